@@ -48,7 +48,7 @@ absl::Status AllPads(const ModelConfig& config, size_t tokens, const char* field
   return FieldError(field, absl::StrCat("has ", tokens, " tokens, all of them pads (", config.pad_token_id, ")"));
 }
 
-// What the tokenizer made of the text of `field`: added tokens may have ids that the model has not.
+// What the tokenizer made of the text of `field`: tokens may have ids that the model has not.
 absl::Status CheckMade(const ModelConfig& config, const HfTokenizer& tokenizer, const Encoding& encoding,
                        const char* field) {
   for (size_t i = 0; i < encoding.size(); ++i) {
@@ -176,11 +176,12 @@ absl::StatusOr<ModelSequence> Model::PrepareText(const std::string& text, const 
 }
 
 absl::StatusOr<ModelSequence> Model::PrepareChat(const std::vector<chat::Message>& messages, absl::CivilSecond now,
-                                                 WorkBounds& bounds) const {
+                                                 WorkBounds& bounds, const std::string& template_arguments) const {
   REFUSE_IF(!chat_template_.ok(), "messages", "is set; ", std::string(chat_template_.status().message()),
             ", so give a prompt");
-  const absl::StatusOr<std::string> prompt = chat_template_->Render(messages, now, bounds);
-  REFUSE_IF(absl::IsInvalidArgument(prompt.status()), "messages",
+  ASSIGN_OR_RETURN(const chat::Arguments arguments, chat::Arguments::Read(template_arguments, bounds));
+  const absl::StatusOr<std::string> prompt = chat_template_->Render(messages, now, bounds, arguments);
+  REFUSE_IF(absl::IsInvalidArgument(prompt.status()) && FieldOf(prompt.status()).empty(), "messages",
             "make no prompt by the model's chat template: ", std::string(prompt.status().message()));
   RETURN_IF_ERROR(prompt.status());
   ReservedBytes held(bounds);

@@ -89,10 +89,11 @@ class Model {
 
   // What was said, as the chat template of the folder makes a prompt of it, with no token but those that the template
   // writes. Special tokens are found in the whole of it, as transformers does it: also in what was said. The error's
-  // field is messages. INVALID_ARGUMENT: chat_template() is an error; the template refuses the messages; the prompt is
-  // too long. `now`: ChatTemplate::Render.
+  // field is messages, or template_arguments (chat::Arguments::Read). INVALID_ARGUMENT: chat_template() is an error;
+  // the template refuses the messages; the prompt is too long. `now`: ChatTemplate::Render.
   absl::StatusOr<ModelSequence> PrepareChat(const std::vector<chat::Message>& messages, absl::CivilSecond now,
-                                            WorkBounds& bounds = NoBounds()) const;
+                                            WorkBounds& bounds = NoBounds(),
+                                            const std::string& template_arguments = "") const;
 
   // The chat template of the folder. NOT_FOUND: it has none; INVALID_ARGUMENT: it has one that is not served.
   const absl::StatusOr<chat::ChatTemplate>& chat_template() const { return chat_template_; }

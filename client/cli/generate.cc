@@ -29,7 +29,7 @@ struct GenerateFlags {
   ConnectionFlags connection;
   std::optional<std::string> prompt;
   std::optional<std::string> token_ids;
-  std::optional<std::string> chat, system;
+  std::optional<std::string> chat, system, template_arguments;
   std::string truncate;
   uint32_t max_new_tokens = 128;
   double temperature = 0.8;
@@ -47,6 +47,8 @@ struct GenerateFlags {
     flags.Add("token_ids", "1,2,3", "the tokens to go on from", &token_ids);
     flags.Add("chat", "TEXT", "what a user says, through the model's chat template", &chat);
     flags.Add("system", "TEXT", "with --chat: the system message before it", &system);
+    flags.Add("template_arguments", "JSON",
+              "with --chat: an object, as '{\"enable_thinking\": false}', for the template", &template_arguments);
     flags.Add("truncate", "head|tail", "drop tokens there where the prompt is too long; otherwise refused", &truncate);
     flags.Section("Which tokens");
     flags.Add("max_new_tokens", "N", "stop after so many", &max_new_tokens);
@@ -67,6 +69,7 @@ struct GenerateFlags {
 
   absl::Status AddPrompt(v1::GenerateRequest& request) const {
     if (system) return absl::InvalidArgumentError("--system goes with --chat");
+    if (template_arguments) return absl::InvalidArgumentError("--template_arguments goes with --chat");
     if (prompt.has_value() == token_ids.has_value()) {
       return absl::InvalidArgumentError(prompt ? "--prompt and --token_ids exclude each other"
                                                : "no prompt: give --prompt, --token_ids or --chat");
@@ -90,6 +93,10 @@ struct GenerateFlags {
       v1::ChatMessage& message = *request.add_messages();
       message.set_role(role);
       message.set_content(**text);
+    }
+    if (template_arguments) {
+      if (!IsUtf8(*template_arguments)) return absl::InvalidArgumentError("--template_arguments is not valid UTF-8");
+      request.set_template_arguments(*template_arguments);
     }
     return absl::OkStatus();
   }

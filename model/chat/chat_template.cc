@@ -1,6 +1,7 @@
 #include "model/chat/chat_template.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,7 @@
 #include "model/chat/lexer.h"
 #include "model/chat/operations.h"
 #include "model/tokenizers/utf8.h"
+#include "text/field_error.h"
 #include "text/status_macros.h"
 
 namespace edgewise::chat {
@@ -16,6 +18,7 @@ namespace {
 constexpr size_t kMaxAttributes = 64;  // of a namespace
 constexpr size_t kMaxMessage = 1000;   // bytes of an error's message
 constexpr size_t kBytesOfStep = 64;    // of text, as ChatTemplate::kMaxWork counts them
+constexpr size_t kNamesOfStep = 8;     // of a mapping in which one is looked for
 // What a list holds of an entry, and a message beside its texts.
 constexpr size_t kBytesOfEntry = 64, kBytesOfMessage = 512;
 
@@ -97,22 +100,29 @@ class Renderer {
     for (const Value& entry : *made.list()) bytes += entry.text() != nullptr ? entry.text()->size() : 0;
     return Hold(bytes);
   }
-  // `deep`: what a list or a mapping holds is read too. Lists hold texts, mappings and lists of texts, mappings texts.
+  // `deep`: what a list or a mapping holds is read too. Values are nested as deeply as arguments may be, or a few more.
   absl::Status ChargeFor(const Value& value, bool deep) {
-    if (value.text() != nullptr) return Charge(value.text()->size() / 64);
+    if (value.text() != nullptr) return Charge(value.text()->size() / kBytesOfStep);
     if (value.list() != nullptr) {
       RETURN_IF_ERROR(Charge(value.list()->size()));
       if (!deep) return absl::OkStatus();
       for (const Value& entry : *value.list()) RETURN_IF_ERROR(ChargeFor(entry, true));
     }
-    if (value.map() != nullptr && deep && !value.map()->is_namespace) {
-      for (const auto& [key, entry] : value.map()->entries) RETURN_IF_ERROR(ChargeFor(entry, true));
+    if (value.map() != nullptr) {
+      const auto& entries = value.map()->entries;
+      if (!deep) return Charge(entries.size() / kNamesOfStep);
+      if (value.map()->is_namespace) return absl::OkStatus();
+      RETURN_IF_ERROR(Charge(entries.size()));
+      for (const auto& [key, entry] : entries) {
+        RETURN_IF_ERROR(Charge(key.size() / kBytesOfStep));
+        RETURN_IF_ERROR(ChargeFor(entry, true));
+      }
     }
     return absl::OkStatus();
   }
 
   absl::Status Print(const std::string& text) {
-    RETURN_IF_ERROR(Charge(text.size() / 64));
+    RETURN_IF_ERROR(Charge(text.size() / kBytesOfStep));
     if (out_.size() + text.size() > kMaxText) {
       return absl::InvalidArgumentError(
           absl::StrCat("line ", line_, ": the prompt is longer than ", kMaxText, " bytes"));
@@ -127,7 +137,7 @@ class Renderer {
   }
 
   // Values that hold others hold no namespace, which could hold them, and lists that a template writes hold no lists:
-  // so no value is nested deeply.
+  // so none is nested much deeper than the arguments are.
   absl::Status CheckHeld(const Value& value, bool lists) const {
     if (value.map() != nullptr && value.map()->is_namespace)
       return Error("a namespace cannot be kept in another value");
@@ -264,7 +274,10 @@ class Renderer {
                      (node.name == "length" || node.name == "count" || node.name == "first" || node.name == "last");
     const bool constant = node.kind == Node::kAttribute || node.kind == Node::kTest || node.kind == Node::kNot ||
                           ((node.kind == Node::kItem || end) && parts[0].text() == nullptr);
-    if (constant) return Placed(Apply(node, std::move(parts)));
+    if (constant) {
+      if (parts[0].map() != nullptr) RETURN_IF_ERROR(ChargeFor(parts[0], false));
+      return Placed(Apply(node, std::move(parts)));
+    }
     const bool deep = (node.kind == Node::kBinary && node.name != "+") || node.kind == Node::kFilter;
     for (const Value& part : parts) RETURN_IF_ERROR(ChargeFor(part, deep));
     ASSIGN_OR_RETURN(Value made, Placed(Apply(node, std::move(parts))));
@@ -335,29 +348,40 @@ class Renderer {
   int64_t work_ = 0;
 };
 
+absl::StatusOr<std::vector<Statement>> ParseTemplate(const std::string& source, const Tokens& tokens) {
+  if (source.size() > ChatTemplate::kMaxSource) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("it has ", source.size(), " bytes; served are at most ", ChatTemplate::kMaxSource));
+  }
+  const size_t invalid = tokenizers::FirstInvalidByte(source);
+  if (invalid < source.size()) return absl::InvalidArgumentError(absl::StrCat("byte ", invalid, " is not UTF-8"));
+  absl::StatusOr<std::vector<Statement>> statements = Parse(source);
+  absl::Status status = statements.status();
+  if (status.ok()) status = CheckTokens(*statements, tokens);
+  if (!status.ok()) return Shortened(status);
+  return statements;
+}
+
 }  // namespace
 
 absl::Status NoTemplate() { return absl::NotFoundError("the model's folder has no chat template"); }
 
-absl::StatusOr<ChatTemplate> ChatTemplate::Read(const std::string& source, std::map<std::string, std::string> tokens) {
-  if (source.size() > kMaxSource) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("it has ", source.size(), " bytes; served are at most ", kMaxSource));
-  }
-  const size_t invalid = tokenizers::FirstInvalidByte(source);
-  if (invalid < source.size()) return absl::InvalidArgumentError(absl::StrCat("byte ", invalid, " is not UTF-8"));
+absl::StatusOr<ChatTemplate> ChatTemplate::Read(const std::string& source, Tokens tokens,
+                                                const std::optional<std::string>& tool_use) {
   ChatTemplate read;
-  absl::StatusOr<std::vector<Statement>> statements = Parse(source);
-  if (!statements.ok()) return Shortened(statements.status());
-  read.statements_ = *std::move(statements);
+  ASSIGN_OR_RETURN(read.statements_, ParseTemplate(source, tokens));
+  if (tool_use.has_value()) read.tool_use_ = ParseTemplate(*tool_use, tokens);
   read.tokens_ = std::move(tokens);
   return read;
 }
 
 absl::StatusOr<std::string> ChatTemplate::Render(const std::vector<Message>& messages, absl::CivilSecond now,
-                                                 WorkBounds& bounds) const {
+                                                 WorkBounds& bounds, const Arguments& arguments) const {
+  RETURN_IF_ERROR(CheckArguments(arguments, tokens_));
   std::map<std::string, Value> variables;
-  for (const auto& [name, text] : tokens_) variables[name] = Value::Of(text);
+  for (const auto& [name, text] : tokens_) {
+    if (text.has_value()) variables[name] = Value::Of(*text);
+  }
   List said;
   ReservedBytes copies(bounds);
   for (const Message& message : messages) {
@@ -370,8 +394,13 @@ absl::StatusOr<std::string> ChatTemplate::Render(const std::vector<Message>& mes
   variables["messages"] = Value::Of(std::move(said));
   variables["add_generation_prompt"] = {true};
   variables["tools"] = variables["documents"] = {None()};
+  for (const auto& [name, value] : arguments.values()) variables[name] = value;
+  const bool tools = variables["tools"].As<None>() == nullptr && tool_use_.has_value();
+  REFUSE_IF(tools && !tool_use_->ok(), "template_arguments.tools",
+            "is set; of the model's chat templates the one for tools (tool_use) is not served: ",
+            std::string(tool_use_->status().message()));
   Renderer renderer(std::move(variables), now, bounds);
-  const absl::Status status = renderer.Run(statements_);
+  const absl::Status status = renderer.Run(tools ? **tool_use_ : statements_);
   if (!status.ok()) return Shortened(status);
   return renderer.TakeText();
 }

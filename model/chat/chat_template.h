@@ -3,14 +3,15 @@
 #ifndef EDGEWISE_MODEL_CHAT_CHAT_TEMPLATE_H_
 #define EDGEWISE_MODEL_CHAT_CHAT_TEMPLATE_H_
 
-#include <map>
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/civil_time.h"
+#include "model/chat/arguments.h"
+#include "model/chat/names.h"
 #include "model/chat/parser.h"
 #include "model/input/work_bounds.h"
 
@@ -26,17 +27,19 @@ absl::Status NoTemplate();
 // Immutable; may be used from any thread.
 class ChatTemplate {
  public:
-  // `source` is UTF-8; `tokens` are the texts of special tokens by the names that templates know: bos_token, ...
-  // INVALID_ARGUMENT: what is not served or not well formed, with its line; more than kMaxSource bytes.
-  static absl::StatusOr<ChatTemplate> Read(const std::string& source, std::map<std::string, std::string> tokens);
+  // `source` is UTF-8; `tool_use`, where there is one, is the template for requests with tools, which may be one that
+  // is not served: then these are refused. INVALID_ARGUMENT: what is not served or not well formed, with its line; more
+  // than kMaxSource bytes; CheckTokens.
+  static absl::StatusOr<ChatTemplate> Read(const std::string& source, Tokens tokens,
+                                           const std::optional<std::string>& tool_use = std::nullopt);
 
   // The prompt, after which the next message is written (add_generation_prompt); `now` is what strftime_now tells, in
   // the time zone of whoever asks. INVALID_ARGUMENT: the template refuses the messages (raise_exception: its words), or
-  // they make it compute what has no meaning; it takes more than kMaxWork, or makes a text of more than kMaxText. Time
-  // and memory are bounded so, whatever template and messages are. What `bounds` say ends it as it is; what is held is
-  // reserved from them.
+  // they make it compute what has no meaning; it takes more than kMaxWork, or makes a text of more than kMaxText; or
+  // CheckArguments or a tool_use that is not served, the errors with a field. Time and memory are bounded so, whatever
+  // template, messages and arguments are. What `bounds` say ends it as it is; what is held is reserved from them.
   absl::StatusOr<std::string> Render(const std::vector<Message>& messages, absl::CivilSecond now,
-                                     WorkBounds& bounds = NoBounds()) const;
+                                     WorkBounds& bounds = NoBounds(), const Arguments& arguments = Arguments()) const;
 
   static constexpr size_t kMaxSource = size_t{128} << 10;  // bytes of a template
   // Steps; 64 bytes of text, or an entry of a list, that a step reads or makes are one more.
@@ -46,7 +49,8 @@ class ChatTemplate {
   ChatTemplate() = default;
 
   std::vector<Statement> statements_;
-  std::map<std::string, std::string> tokens_;
+  std::optional<absl::StatusOr<std::vector<Statement>>> tool_use_;
+  Tokens tokens_;
 };
 
 }  // namespace edgewise::chat

@@ -209,14 +209,19 @@ class ExpressionReader {
       if (named) {
         std::string name = cursor_.token().text;
         cursor_.Skip(2);
-        ASSIGN_OR_RETURN(NodePtr value, ParseExpression());
+        NodePtr value;
+        if (name == "separators" && node.name == "tojson") {
+          ASSIGN_OR_RETURN(value, ParseSeparators());
+        } else {
+          ASSIGN_OR_RETURN(value, ParseExpression());
+        }
         node.named.emplace_back(std::move(name), std::move(value));
       } else {
         ASSIGN_OR_RETURN(node.parts.emplace_back(), ParseExpression());
       }
       if (!cursor_.Is(Token::kOperator, ")")) RETURN_IF_ERROR(cursor_.ExpectOperator(","));
     }
-    if (node.kind == Node::kFilter && node.name == "tojson") return TakeIndent(node);
+    if (node.kind == Node::kFilter && node.name == "tojson") return TakeJsonStyle(node);
     if (node.kind == Node::kFunction && node.name == "strftime_now") RETURN_IF_ERROR(CheckDate(node));
     const bool may = node.named.empty() || (node.kind == Node::kFunction && node.name == "namespace");
     return may ? absl::OkStatus() : cursor_.Error(absl::StrCat("named arguments of ", node.name, " are not served"));
@@ -230,22 +235,41 @@ class ExpressionReader {
     return status.ok() ? status : cursor_.Error(std::string(status.message()));
   }
 
-  // Of the arguments of tojson, which have names, the indent remains.
-  absl::Status TakeIndent(Node& node) {
+  // Two texts in brackets; else what does for no separators.
+  absl::StatusOr<NodePtr> ParseSeparators() {
+    NodePtr node = Make(Node::kList);
+    if (cursor_.TakeOperator("(")) {
+      RETURN_IF_ERROR(ParseList(")", *node));
+      return node;
+    }
+    return ParseExpression();
+  }
+
+  // Of the arguments of tojson, which have names, the values remain.
+  absl::Status TakeJsonStyle(Node& node) {
+    const auto is_text = [](const NodePtr& part) { return part->kind == Node::kConstant && part->value.text(); };
     bool served = node.parts.size() == 1;
-    NodePtr indent;
+    NodePtr indent = Make(Node::kConstant);
+    std::vector<NodePtr> separators;
     for (auto& [name, part] : node.named) {
       const bool* escapes = part->value.As<bool>();
       const int64_t* spaces = part->value.As<int64_t>();
       if (name == "indent" && spaces != nullptr && *spaces <= kMaxIndent) {
         indent = std::move(part);
+      } else if (name == "separators" && part->kind == Node::kList && part->parts.size() == 2 &&
+                 is_text(part->parts[0]) && is_text(part->parts[1])) {
+        separators = std::move(part->parts);
       } else {
         served = served && name == "ensure_ascii" && escapes != nullptr && !*escapes;
       }
     }
     node.named.clear();
-    if (!served) return cursor_.Error("of tojson's arguments are served: indent=0 to 16, ensure_ascii=false");
-    if (indent != nullptr) node.parts.push_back(std::move(indent));
+    if (!served) {
+      return cursor_.Error(
+          "of tojson's arguments are served: indent=0 to 16, ensure_ascii=false, separators=(text, text)");
+    }
+    node.parts.push_back(std::move(indent));
+    for (NodePtr& separator : separators) node.parts.push_back(std::move(separator));
     return absl::OkStatus();
   }
 
@@ -288,7 +312,11 @@ class ExpressionReader {
         RETURN_IF_ERROR(Check("filter", name, kFilters));
         RETURN_IF_ERROR(CheckSelected(*node, Selects(name) || name == "list" || name == "first" || name == "join"));
         node = Make(Node::kFilter, name, std::move(node));
-        if (cursor_.TakeOperator("(")) RETURN_IF_ERROR(ParseArguments(*node));
+        if (cursor_.TakeOperator("(")) {
+          RETURN_IF_ERROR(ParseArguments(*node));
+        } else if (name == "tojson") {
+          RETURN_IF_ERROR(TakeJsonStyle(*node));
+        }
         if (Selects(name)) RETURN_IF_ERROR(CheckSelection(*node));
       } else if (filters && cursor_.TakeName("is")) {
         RETURN_IF_ERROR(CheckSelected(*node, false));

@@ -24,7 +24,7 @@ struct Node {
     kSlice,      // parts[0] [ parts[1] : parts[2] : parts[3] ], null where left out
     kFunction,   // name ( parts, named )
     kMethod,     // parts[0] . name ( the other parts )
-    kFilter,     // parts[0] | name ( the other parts ); of tojson parts[1] is the indent, or left out
+    kFilter,     // parts[0] | name ( the other parts ); of tojson: the indent or none, then the separators or nothing
     kTest,       // parts[0] is name
     kNot,
     kNegative,

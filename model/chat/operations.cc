@@ -112,6 +112,17 @@ absl::StatusOr<Value> Replaced(const std::string& text, const std::vector<Value>
   return Made(Replace(text, texts[0], texts[1], kMaxText));
 }
 
+// What Jinja takes for a method of Python's dict where its name is asked for as an attribute, or as an entry that is
+// not there.
+absl::Status CheckNoMethod(const Map& map, const std::string& name) {
+  for (const char* method :
+       {"clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"}) {
+    if (name == method && !map.is_namespace)
+      return Error(name, " is a method of mappings, which is served where it is called");
+  }
+  return absl::OkStatus();
+}
+
 // The entries of a list of which a test holds, or does not (reject): of the entry, or of its attribute. The arguments
 // are checked where the template is read.
 absl::StatusOr<Value> Selected(const std::string& name, const Value& of, const List& arguments) {
@@ -143,6 +154,7 @@ absl::StatusOr<std::string> TextOf(const Value& value) {
   if (value.undefined()) return std::string();
   if (const bool* flag = value.As<bool>()) return std::string(*flag ? "True" : "False");
   if (const int64_t* number = value.As<int64_t>()) return absl::StrCat(*number);
+  if (const double* fraction = value.As<double>()) return FractionText(*fraction);
   if (value.As<None>() != nullptr) return std::string("None");
   return Error(value.KindName(), " cannot be printed; tojson can");
 }
@@ -167,13 +179,15 @@ absl::StatusOr<Value> Binary(const std::string& name, const Value& left, const V
     both.insert(both.end(), right.list()->begin(), right.list()->end());
     return Value::Of(std::move(both));
   }
-  const std::optional<int64_t> a = NumberOf(left), b = NumberOf(right);
-  if (!(a && b) && !(texts && (name[0] == '<' || name[0] == '>'))) {
-    return Error(name, " is not served of ", left.KindName(), " and ", right.KindName());
+  if (name[0] == '<' || name[0] == '>') {
+    const std::optional<long double> a = RealOf(left), b = RealOf(right);
+    if (!texts && !(a && b)) return Error(name, " is not served of ", left.KindName(), " and ", right.KindName());
+    const int order = texts ? left.text()->compare(*right.text()) : (*a > *b) - (*a < *b);
+    return Value{(order == 0 && name.size() == 2) || (name[0] == '<' ? order < 0 : order > 0)};
   }
-  if (name[0] != '<' && name[0] != '>') return Calculate(name[0], *a, *b);
-  const int order = texts ? left.text()->compare(*right.text()) : (*a > *b) - (*a < *b);
-  return Value{(order == 0 && name.size() == 2) || (name[0] == '<' ? order < 0 : order > 0)};
+  const std::optional<int64_t> a = NumberOf(left), b = NumberOf(right);
+  if (!(a && b)) return Error(name, " is not served of ", left.KindName(), " and ", right.KindName());
+  return Calculate(name[0], *a, *b);
 }
 
 absl::StatusOr<Value> Filter(const std::string& name, const Value& of, const std::vector<Value>& arguments) {
@@ -194,7 +208,13 @@ absl::StatusOr<Value> Filter(const std::string& name, const Value& of, const std
     if (of.undefined() || (of.map() != nullptr && of.map()->is_namespace))
       return Error("tojson is not of ", of.KindName());
     std::string json;
-    AppendJson(of, arguments.empty() ? -1 : static_cast<int>(*arguments[0].As<int64_t>()), 0, json);
+    JsonStyle style;  // the arguments: Node::kFilter
+    if (const int64_t* indent = arguments[0].As<int64_t>()) style = {static_cast<int>(*indent), ",", ": "};
+    if (arguments.size() == 3) {
+      style.between_entries = *arguments[1].text();
+      style.behind_key = *arguments[2].text();
+    }
+    AppendJson(of, style, 0, json);
     return Made(std::move(json));
   }
   if (absl::StartsWith(name, "select") || absl::StartsWith(name, "reject")) return Selected(name, of, arguments);
@@ -266,7 +286,7 @@ bool Test(const std::string& name, const Value& of) {
   if (name == "boolean") return flag != nullptr;
   if (name == "true") return flag != nullptr && *flag;
   if (name == "false") return flag != nullptr && !*flag;
-  if (name == "number") return NumberOf(of).has_value();
+  if (name == "number") return RealOf(of).has_value();
   if (name == "mapping") return map;
   // An undefined value can be iterated over, and has a length.
   return text || map || of.list() != nullptr || of.undefined();
@@ -274,14 +294,18 @@ bool Test(const std::string& name, const Value& of) {
 
 absl::StatusOr<Value> Attribute(const Value& of, const std::string& name) {
   if (of.map() == nullptr && !of.undefined()) return Value();
+  if (of.map() != nullptr) RETURN_IF_ERROR(CheckNoMethod(*of.map(), name));
   return Item(of, Value::Of(name));
 }
 
 absl::StatusOr<Value> Item(const Value& of, const Value& index) {
   if (of.undefined()) return Error("an entry of what is undefined");
   if (of.map() != nullptr) {
-    const Value* found = index.text() == nullptr ? nullptr : of.map()->Find(*index.text());
-    return found == nullptr ? Value() : *found;
+    if (index.text() == nullptr) return Value();
+    const Value* found = of.map()->Find(*index.text());
+    if (found != nullptr) return *found;
+    RETURN_IF_ERROR(CheckNoMethod(*of.map(), *index.text()));
+    return Value();
   }
   const std::optional<int64_t> number = NumberOf(index);
   if (!number || (of.list() == nullptr && of.text() == nullptr)) return Value();

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,7 +34,7 @@ struct None {};
 // As of Python. Copies are cheap: they share texts, lists and maps.
 struct Value {
   using Text = std::shared_ptr<const std::string>;
-  std::variant<Undefined, None, bool, int64_t, Text, std::shared_ptr<const List>, std::shared_ptr<Map>> data;
+  std::variant<Undefined, None, bool, int64_t, double, Text, std::shared_ptr<const List>, std::shared_ptr<Map>> data;
 
   static Value Of(std::string text) { return {std::make_shared<const std::string>(std::move(text))}; }
   static Value Of(List list) { return {std::make_shared<const List>(std::move(list))}; }
@@ -53,9 +54,19 @@ struct Value {
 };
 
 bool Equal(const Value& a, const Value& b);
-// As json.dumps(ensure_ascii=False) writes it, with entries on lines of their own that begin with `indent` spaces for
-// each of `depth` + 1 levels; `indent` < 0: on one line. It stops soon after kMaxText bytes.
-void AppendJson(const Value& value, int indent, int depth, std::string& out);
+// Numbers and booleans, which are 0 and 1; nothing where the value is none of them.
+std::optional<long double> RealOf(const Value& value);
+// As repr of Python writes a float.
+std::string FractionText(double value);
+
+// How json.dumps(ensure_ascii=False) writes: on one line, or (`indent` >= 0) with entries on lines of their own, behind
+// `indent` spaces for each level.
+struct JsonStyle {
+  int indent = -1;
+  std::string between_entries = ", ", behind_key = ": ";
+};
+// It stops soon after kMaxText bytes. `depth`: the levels around the value.
+void AppendJson(const Value& value, const JsonStyle& style, int depth, std::string& out);
 
 }  // namespace edgewise::chat
 

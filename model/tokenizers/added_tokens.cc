@@ -31,20 +31,20 @@ bool StartsWithWord(std::string_view text) { return !text.empty() && IsWordChara
 
 }  // namespace
 
-absl::StatusOr<AddedTokens> AddedTokens::Read(const json& list, const Vocabulary& vocabulary,
-                                              const Normalizer* normalizer) {
+absl::StatusOr<AddedTokens> AddedTokens::Read(const json& list, const std::vector<json>& more,
+                                              const Vocabulary& vocabulary, const Normalizer* normalizer) {
   AddedTokens added;
-  if (list.is_null()) return added;
-  if (!list.is_array()) {
+  if (!list.is_array() && !list.is_null()) {
     return absl::InvalidArgumentError(absl::StrCat("added_tokens is ", ShowJson(list), "; a list is expected"));
   }
-  if (list.size() > kMost) {
+  const size_t count = list.size() + more.size();
+  if (count > kMost) {
     return absl::InvalidArgumentError(
-        absl::StrCat("added_tokens has ", list.size(), " entries; allowed are at most ", kMost));
+        absl::StrCat("added_tokens has ", count, " entries; allowed are at most ", kMost));
   }
   auto next = static_cast<int32_t>(vocabulary.size());
-  for (size_t i = 0; i < list.size(); ++i) {
-    JsonObject fields(list[i], absl::StrCat("added_tokens[", i, "]"));
+  for (size_t i = 0; i < count; ++i) {
+    JsonObject fields(i < list.size() ? list[i] : more[i - list.size()], absl::StrCat("added_tokens[", i, "]"));
     Added token;
     const int32_t id = fields.Integer("id", 0, kMostIds - 1);
     token.content = RequiredString(fields, "content");

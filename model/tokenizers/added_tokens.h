@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
@@ -24,11 +25,11 @@ class AddedTokens {
  public:
   static constexpr size_t kMost = 100'000;
 
-  // From the list "added_tokens" of tokenizer.json. `normalizer` may be null. INVALID_ARGUMENT names the field that is
-  // missing or wrong, or an id that `tokenizers` would not give: a token that `vocabulary` lacks has the next free id;
-  // or there are more than kMost.
-  static absl::StatusOr<AddedTokens> Read(const nlohmann::json& list, const Vocabulary& vocabulary,
-                                          const Normalizer* normalizer);
+  // From the list "added_tokens" of tokenizer.json and `more` such entries. `normalizer` may be null. INVALID_ARGUMENT
+  // names the field that is missing or wrong, or an id that `tokenizers` would not give: a token that `vocabulary`
+  // lacks has the next free id; or there are more than kMost.
+  static absl::StatusOr<AddedTokens> Read(const nlohmann::json& list, const std::vector<nlohmann::json>& more,
+                                          const Vocabulary& vocabulary, const Normalizer* normalizer);
 
   // A part of a text that is not empty, and the id of the added token that it is; -1: it is none.
   using Take = absl::FunctionRef<absl::Status(AlignedText, int32_t)>;

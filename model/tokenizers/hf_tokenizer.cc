@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/json_object.h"
 #include "model/checkpoint/json_text.h"
@@ -43,16 +42,10 @@ constexpr size_t kMostBytes = size_t{1} << 30;
 constexpr size_t kMostDecoded = 64 << 10;  // bytes of text that one token may become
 // Of a token that stays: its id in TextTokens, its id and type in Encoding; and with all else.
 constexpr size_t kBytesOfId = 13, kBytesOfToken = 48;
-constexpr char kConfigFile[] = "tokenizer_config.json: ";
+constexpr char kFile[] = "tokenizer.json: ", kConfigFile[] = "tokenizer_config.json: ";
 
 absl::Status Of(const char* file, const absl::Status& status) {
   return status.ok() ? status : absl::Status(status.code(), absl::StrCat(file, status.message()));
-}
-
-// tokenizer_config.json; an empty object where there is none.
-absl::StatusOr<json> ParseConfig(const std::string& text) {
-  if (text.empty()) return json::object();
-  return ParsePythonJson(text);
 }
 
 // How many of a text's tokens stay where `counts` are those of one text or of two, and `most` are allowed.
@@ -191,7 +184,11 @@ struct HfTokenizer::Parts {
   SpecialTokens special;
   size_t longest = 0;  // bytes of a token
 
-  static absl::StatusOr<std::unique_ptr<Parts>> Read(const json& file, bool lower_case);
+  static absl::StatusOr<std::unique_ptr<Parts>> Read(const json& file, const tokenizers::GivenTokens& given,
+                                                     bool lower_case);
+  // What Read gives, with the special tokens. The message begins with the name of the file.
+  static absl::StatusOr<std::unique_ptr<Parts>> ReadAll(const json& file, tokenizers::GivenTokens given,
+                                                        bool lower_case);
   // The tokens of one text, as yet without the template.
   absl::Status Tokenize(std::string_view text, Work& work, Collector& tokens) const;
 
@@ -201,7 +198,9 @@ struct HfTokenizer::Parts {
   }
 };
 
-absl::StatusOr<std::unique_ptr<HfTokenizer::Parts>> HfTokenizer::Parts::Read(const json& file, bool lower_case) {
+absl::StatusOr<std::unique_ptr<HfTokenizer::Parts>> HfTokenizer::Parts::Read(const json& file,
+                                                                             const tokenizers::GivenTokens& given,
+                                                                             bool lower_case) {
   auto parts = std::make_unique<Parts>();
   JsonObject fields(file, "");
   const json& version = fields.Value("version", false);
@@ -230,7 +229,8 @@ absl::StatusOr<std::unique_ptr<HfTokenizer::Parts>> HfTokenizer::Parts::Read(con
   if (!decoder.is_null()) {
     ASSIGN_OR_RETURN(parts->decoder, Decoder::Read(decoder, "decoder"));
   }
-  ASSIGN_OR_RETURN(parts->added, AddedTokens::Read(added, parts->model->vocabulary(), parts->normalizer.get()));
+  ASSIGN_OR_RETURN(const std::vector<json> more, tokenizers::LackingTokens(added, given, parts->model->vocabulary()));
+  ASSIGN_OR_RETURN(parts->added, AddedTokens::Read(added, more, parts->model->vocabulary(), parts->normalizer.get()));
   return parts;
 }
 
@@ -248,48 +248,52 @@ absl::Status HfTokenizer::Parts::Tokenize(std::string_view text, Work& work, Col
 HfTokenizer::HfTokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
 HfTokenizer::~HfTokenizer() = default;
 
+absl::StatusOr<std::unique_ptr<HfTokenizer::Parts>> HfTokenizer::Parts::ReadAll(const json& file,
+                                                                                tokenizers::GivenTokens given,
+                                                                                bool lower_case) {
+  const json pad = tokenizers::TakePad(file, given);
+  absl::StatusOr<std::unique_ptr<Parts>> read = Read(file, given, lower_case);
+  if (!read.ok()) return Of(kFile, read.status());
+  Parts& parts = **read;
+  RETURN_IF_ERROR(Of(kConfigFile, tokenizers::CheckAgainstConfig(file, given.config)));
+  absl::StatusOr<SpecialTokens> special =
+      tokenizers::ReadSpecialTokens(given, [&](const std::string& token) { return parts.Id(token); });
+  if (!special.ok()) return Of(kConfigFile, special.status());
+  parts.special = *std::move(special);
+  if (!pad.is_null()) parts.special.named["pad_token"] = pad.get<std::string>();
+  parts.longest = parts.model->vocabulary().longest();
+  for (int32_t id = 0; id <= parts.added.most_id(); ++id) {
+    const std::string* added = parts.added.Text(id);
+    if (added != nullptr) parts.longest = std::max(parts.longest, added->size());
+  }
+  if (parts.longest > kMostDecoded / parts.decoder.growth()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        kFile, "decoder: its Replace steps make up to ", parts.decoder.growth(), " bytes of one, and a token has ",
+        parts.longest, " bytes; a token may become at most ", kMostDecoded, " bytes of text"));
+  }
+  return read;
+}
+
 absl::StatusOr<std::unique_ptr<HfTokenizer>> HfTokenizer::Read(const std::string& tokenizer_json,
-                                                               const std::string& tokenizer_config_json,
-                                                               bool lower_case) {
-  constexpr char kFile[] = "tokenizer.json: ";
+                                                               const TokenFiles& files, bool lower_case) {
   const absl::StatusOr<json> file = ParsePythonJson(tokenizer_json);
   if (!file.ok()) return Of(kFile, file.status());
-  absl::StatusOr<std::unique_ptr<Parts>> parts = Parts::Read(*file, lower_case);
-  if (!parts.ok()) return Of(kFile, parts.status());
-  const absl::StatusOr<json> config = ParseConfig(tokenizer_config_json);
-  if (!config.ok()) return Of(kConfigFile, config.status());
-  RETURN_IF_ERROR(Of(kConfigFile, tokenizers::CheckAgainstConfig(*file, *config)));
-  const absl::StatusOr<SpecialTokens> special =
-      tokenizers::ReadSpecialTokens(*config, [&](const std::string& token) { return (*parts)->Id(token); });
-  if (!special.ok()) return Of(kConfigFile, special.status());
-  (*parts)->special = *special;
-  (*parts)->longest = (*parts)->model->vocabulary().longest();
-  for (int32_t id = 0; id <= (*parts)->added.most_id(); ++id) {
-    const std::string* added = (*parts)->added.Text(id);
-    if (added != nullptr) (*parts)->longest = std::max((*parts)->longest, added->size());
-  }
-  if ((*parts)->longest > kMostDecoded / (*parts)->decoder.growth()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        kFile, "decoder: its Replace steps make up to ", (*parts)->decoder.growth(), " bytes of one, and a token has ",
-        (*parts)->longest, " bytes; a token may become at most ", kMostDecoded, " bytes of text"));
-  }
-  return std::unique_ptr<HfTokenizer>(new HfTokenizer(*std::move(parts)));
+  ASSIGN_OR_RETURN(tokenizers::GivenTokens given, tokenizers::ReadTokenFiles(files));
+  ASSIGN_OR_RETURN(std::unique_ptr<Parts> parts, Parts::ReadAll(*file, std::move(given), lower_case));
+  return std::unique_ptr<HfTokenizer>(new HfTokenizer(std::move(parts)));
 }
 
 absl::StatusOr<std::unique_ptr<HfTokenizer>> HfTokenizer::ReadVocabTxt(const std::string& vocab_txt,
-                                                                       const std::string& tokenizer_config_json,
-                                                                       bool lower_case) {
+                                                                       const TokenFiles& files, bool lower_case) {
   const size_t invalid = tokenizers::FirstInvalidByte(vocab_txt);
   if (invalid != vocab_txt.size()) {
     return absl::InvalidArgumentError(absl::StrCat("vocab.txt: byte ", invalid, " is not valid UTF-8"));
   }
-  const absl::StatusOr<json> config = ParseConfig(tokenizer_config_json);
-  if (!config.ok()) return Of(kConfigFile, config.status());
-  const absl::StatusOr<json> file = tokenizers::BertTokenizerJson(vocab_txt, *config);
-  if (!file.ok()) {
-    return absl::StartsWith(file.status().message(), "vocab.txt") ? file.status() : Of(kConfigFile, file.status());
-  }
-  return Read(file->dump(), tokenizer_config_json, lower_case);
+  ASSIGN_OR_RETURN(tokenizers::GivenTokens given, tokenizers::ReadTokenFiles(files, tokenizers::BertTokens()));
+  const absl::StatusOr<json> file = tokenizers::BertTokenizerJson(vocab_txt, given);
+  if (!file.ok()) return Of(kConfigFile, file.status());
+  ASSIGN_OR_RETURN(std::unique_ptr<Parts> parts, Parts::ReadAll(*file, std::move(given), lower_case));
+  return std::unique_ptr<HfTokenizer>(new HfTokenizer(std::move(parts)));
 }
 
 absl::StatusOr<Encoding> HfTokenizer::Encode(const std::string& text, const EncodeOptions& options,
@@ -386,8 +390,6 @@ bool HfTokenizer::IsSpecial(int32_t id) const {
 int32_t HfTokenizer::vocabulary_size() const {
   return std::max(parts_->added.most_id(), parts_->model->vocabulary().most_id()) + 1;
 }
-
-int32_t HfTokenizer::word_vocabulary_size() const { return parts_->model->vocabulary().most_id() + 1; }
 
 int32_t HfTokenizer::most_template_id() const { return parts_->post_processor.most_id(); }
 

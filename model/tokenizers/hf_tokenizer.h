@@ -17,6 +17,7 @@
 #include "model/tokenizers/encoding.h"
 #include "model/tokenizers/special_tokens.h"
 #include "model/tokenizers/text_stream.h"
+#include "model/tokenizers/token_files.h"
 
 namespace edgewise {
 
@@ -36,16 +37,15 @@ struct EncodeOptions {
 // Immutable; may be used from any thread.
 class HfTokenizer {
  public:
-  // `tokenizer_json` and `tokenizer_config_json` are the texts of these files; the second may be empty (there is none).
-  // Of it only the special tokens are used, and it must not contradict the first. INVALID_ARGUMENT names the file and
-  // the field that is missing, wrong or not served. `lower_case`: texts become lower-case before the file's normalizer,
-  // which do_lower_case of sentence-transformers asks for.
+  // `tokenizer_json` is the text of the file. Of the others only the special tokens are used, those that tokenizer.json
+  // lacks are added as transformers adds them, and they must not contradict it. `lower_case`: texts become lower-case
+  // before the file's normalizer, which do_lower_case of sentence-transformers asks for. INVALID_ARGUMENT names the
+  // file and the field that is missing, wrong or not served.
   static absl::StatusOr<std::unique_ptr<HfTokenizer>> Read(const std::string& tokenizer_json,
-                                                           const std::string& tokenizer_config_json,
-                                                           bool lower_case = false);
+                                                           const TokenFiles& files = {}, bool lower_case = false);
   // For a folder of BERT or DistilBERT that has a vocab.txt and no tokenizer.json: WordPiece as transformers makes it.
   static absl::StatusOr<std::unique_ptr<HfTokenizer>> ReadVocabTxt(const std::string& vocab_txt,
-                                                                   const std::string& tokenizer_config_json,
+                                                                   const TokenFiles& files = {},
                                                                    bool lower_case = false);
   ~HfTokenizer();
 
@@ -70,8 +70,6 @@ class HfTokenizer {
   bool IsSpecial(int32_t id) const;
   // One more than the greatest id.
   int32_t vocabulary_size() const;
-  // The same without the added tokens, which may lie beyond it.
-  int32_t word_vocabulary_size() const;
   // The greatest id that the template puts around texts (-1: none), and the greatest type that it gives one text's.
   int32_t most_template_id() const;
   int32_t most_template_type() const;

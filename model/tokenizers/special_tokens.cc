@@ -3,11 +3,10 @@
 #include <array>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "model/checkpoint/json_object.h"
+#include "model/tokenizers/unicode.h"
 #include "text/status_macros.h"
 
 namespace edgewise::tokenizers {
@@ -31,15 +30,6 @@ absl::Status Wrong(const std::string& field, const json& found, const std::strin
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", ShowJson(found), "; ", expected));
 }
 
-// The token of a field that is a string or an object with "content"; empty where it is null or absent.
-absl::StatusOr<std::string> TokenOf(const json& config, const std::string& field) {
-  const auto found = config.find(field);
-  if (found == config.end() || found->is_null()) return std::string();
-  const json& token = found->is_object() && found->contains("content") ? (*found)["content"] : *found;
-  if (!token.is_string()) return Wrong(field, *found, "a token is expected");
-  return token.get<std::string>();
-}
-
 absl::StatusOr<bool> BooleanOf(const json& config, const std::string& field, bool fallback) {
   const auto found = config.find(field);
   if (found == config.end() || found->is_null()) return fallback;
@@ -47,38 +37,25 @@ absl::StatusOr<bool> BooleanOf(const json& config, const std::string& field, boo
   return found->get<bool>();
 }
 
-absl::Status CheckAddedTokens(const json& config, const std::function<int32_t(const std::string&)>& id_of) {
-  const auto list = config.find("added_tokens_decoder");
-  if (list == config.end()) return absl::OkStatus();
-  if (!list->is_object()) return Wrong("added_tokens_decoder", *list, "an object is expected");
-  for (const auto& [key, token] : list->items()) {
-    const std::string path = absl::StrCat("added_tokens_decoder[", ShowJson(json(key)), "]");
-    int32_t id = -1;
-    if (!token.is_object() || !token.contains("content") || !token["content"].is_string() ||
-        !absl::SimpleAtoi(key, &id)) {
-      return Wrong(path, token, "a token under its id is expected");
-    }
-    const int32_t known = id_of(token["content"].get<std::string>());
-    if (known == id) continue;
-    return Wrong(path, token["content"],
-                 known < 0 ? "tokenizer.json has no such token" : absl::StrCat("in tokenizer.json its id is ", known));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
-absl::StatusOr<SpecialTokens> ReadSpecialTokens(const json& config,
+absl::StatusOr<SpecialTokens> ReadSpecialTokens(const GivenTokens& given,
                                                 const std::function<int32_t(const std::string&)>& id_of) {
   SpecialTokens tokens;
-  if (!config.is_object()) return Wrong("the file", config, "an object is expected");
-  for (const Role& role : kRoles) {
-    ASSIGN_OR_RETURN(const std::string token, TokenOf(config, role.field));
-    if (token.empty()) continue;
-    tokens.*role.id = id_of(token);
-    if (tokens.*role.id < 0) return Wrong(role.field, json(token), "the tokenizer has no such token");
+  for (const auto& [name, token] : given.named) {
+    tokens.named[name] = token.is_null() ? std::nullopt : std::make_optional(token.get<std::string>());
   }
-  RETURN_IF_ERROR(CheckAddedTokens(config, id_of));
+  for (const Role& role : kRoles) {
+    const auto found = tokens.named.find(role.field);
+    if (found != tokens.named.end() && found->second.has_value()) tokens.*role.id = id_of(*found->second);
+  }
+  const json decoder = given.config.value("added_tokens_decoder", json::object());
+  for (const auto& [key, token] : decoder.items()) {
+    const int32_t known = id_of(token["content"].get<std::string>());
+    if (key == absl::StrCat(known)) continue;
+    return Wrong(absl::StrCat("added_tokens_decoder[", ShowJson(json(key)), "]"), token["content"],
+                 absl::StrCat("by tokenizer.json its id is ", known));
+  }
   return tokens;
 }
 
@@ -101,8 +78,17 @@ absl::Status CheckAgainstConfig(const json& tokenizer, const json& config) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<json> BertTokenizerJson(const std::string& vocab_txt, const json& config) {
-  if (!config.is_object()) return Wrong("the file", config, "an object is expected");
+const std::map<std::string, std::string>& BertTokens() {
+  static const auto& tokens = *new std::map<std::string, std::string>{{"unk_token", "[UNK]"},
+                                                                      {"sep_token", "[SEP]"},
+                                                                      {"pad_token", "[PAD]"},
+                                                                      {"cls_token", "[CLS]"},
+                                                                      {"mask_token", "[MASK]"}};
+  return tokens;
+}
+
+absl::StatusOr<json> BertTokenizerJson(const std::string& vocab_txt, const GivenTokens& given) {
+  const json& config = given.config;
   const json made_for = config.value("tokenizer_class", json("BertTokenizer"));
   if (made_for != "BertTokenizer" && made_for != "BertTokenizerFast" && made_for != "DistilBertTokenizer" &&
       made_for != "DistilBertTokenizerFast") {
@@ -113,26 +99,21 @@ absl::StatusOr<json> BertTokenizerJson(const std::string& vocab_txt, const json&
   json vocab = json::object();
   std::vector<std::string> lines = absl::StrSplit(vocab_txt, '\n');
   if (!lines.empty() && lines.back().empty()) lines.pop_back();
-  for (size_t i = 0; i < lines.size(); ++i) {
-    const std::string line(absl::StripSuffix(lines[i], "\r"));
-    if (vocab.contains(line)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("vocab.txt: line ", i + 1, " is ", ShowJson(json(line)), " again; every token has one line"));
-    }
-    vocab[line] = i;
-  }
+  // As `tokenizers` reads the file: without the spaces at the ends of lines; of equal lines the last one counts.
+  for (size_t i = 0; i < lines.size(); ++i) vocab[lines[i].substr(0, SpacesAtEnd(lines[i]))] = i;
   json special = json::object(), added = json::array();
   std::array<std::string, 2> frame;  // cls, sep
   std::string unknown;
-  constexpr std::pair<const char*, const char*> kDefaults[] = {{"unk_token", "[UNK]"},
-                                                               {"sep_token", "[SEP]"},
-                                                               {"pad_token", "[PAD]"},
-                                                               {"cls_token", "[CLS]"},
-                                                               {"mask_token", "[MASK]"}};
-  for (const auto& [field, fallback] : kDefaults) {
-    ASSIGN_OR_RETURN(std::string token, TokenOf(config, field));
-    if (token.empty()) token = fallback;
-    if (!vocab.contains(token)) return Wrong(field, json(token), "vocab.txt has no such line");
+  for (const auto& [field, fallback] : BertTokens()) {
+    const auto named = given.named.find(field);
+    const std::string token =
+        named == given.named.end() || named->second.is_null() ? fallback : named->second.get<std::string>();
+    const int place = field == "cls_token" ? 0 : field == "sep_token" ? 1 : -1;
+    if (field == "unk_token") unknown = token;
+    if (!vocab.contains(token)) {  // others come behind the vocabulary
+      if (field == "unk_token" || place >= 0) return Wrong(field, json(token), "vocab.txt has no such line");
+      continue;
+    }
     const json id = vocab[token];
     added.push_back({{"id", id},
                      {"content", token},
@@ -141,8 +122,6 @@ absl::StatusOr<json> BertTokenizerJson(const std::string& vocab_txt, const json&
                      {"rstrip", false},
                      {"normalized", false},
                      {"special", true}});
-    if (field == std::string("unk_token")) unknown = token;
-    const int place = field == std::string("cls_token") ? 0 : field == std::string("sep_token") ? 1 : -1;
     if (place < 0) continue;
     frame[place] = token;
     special[token] = {{"id", token}, {"ids", {id}}, {"tokens", {token}}};

@@ -33,12 +33,13 @@ absl::StatusOr<ModelSequence> ParseMessages(const v1::GenerateRequest& message, 
               "; allowed are system, user, assistant and tool");
     messages.push_back({one.role(), one.content()});
   }
-  return model.PrepareChat(messages, now, bounds);
+  return model.PrepareChat(messages, now, bounds, message.template_arguments());
 }
 
 absl::StatusOr<ModelSequence> ParsePrompt(const v1::GenerateRequest& message, const Model& model, absl::CivilSecond now,
                                           WorkBounds& bounds) {
   if (message.messages_size() > 0) return ParseMessages(message, model, now, bounds);
+  REFUSE_IF(!message.template_arguments().empty(), "template_arguments", "is set; it goes with messages");
   const v1::Sequence& prompt = message.prompt();
   REFUSE_IF(!message.has_prompt(), "prompt", "is missing, and so are messages; give one of them");
   ASSIGN_OR_RETURN(const TruncateMode truncate, ParseTruncate(prompt.truncate(), "prompt.truncate"));

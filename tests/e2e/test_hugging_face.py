@@ -192,6 +192,21 @@ class ChatTest(unittest.TestCase):
                                                   max_new_tokens=chat["max_new_tokens"]))
                     self.assertEqual([token.token_id for token in tokens], chat["new_token_ids"])
                     self.assertEqual("".join(token.text for token in tokens), chat["new_text"])
+                # Arguments of the template: an answer without thoughts.
+                chat, quick = chats[0], {"thinks": False}
+                prompt = chat["prompt"] + "<think>\n\n</think>\n\n"
+                options = {"temperature": 0, "max_new_tokens": 6}
+                expected = [token.token_id for token in client.generate("qwen3", prompt, **options)]
+                self.assertNotEqual(expected, chat["new_token_ids"][:6])
+                tokens = client.generate("qwen3", messages=chat["messages"], template_arguments=quick, **options)
+                self.assertEqual([token.token_id for token in tokens], expected)
+                shown = server.cli("generate", "--model", "qwen3", "--chat", chat["messages"][0]["content"],
+                                   "--template_arguments", json.dumps(quick), "--max_new_tokens", "6", "--temperature", "0",
+                                   "--json").stdout.splitlines()
+                self.assertEqual([json.loads(line).get("token_id", 0) for line in shown], expected)
+                with self.assertRaises(edgewise.Error) as caught:
+                    list(client.generate("qwen3", messages=chat["messages"], template_arguments={"messages": []}))
+                self.assertEqual(caught.exception.field, "template_arguments.messages")
                 # Its template writes the day, which goldens cannot know here.
                 self.assertTrue(client.model("llama3").takes_messages)
                 self.assertEqual(len(list(client.generate("llama3", messages=chats[0]["messages"], temperature=0,

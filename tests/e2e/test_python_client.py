@@ -49,7 +49,8 @@ class RequestTest(unittest.TestCase):
             top_k=7, top_p=0.25, stop=["x", "y"], overflow=pb.HALVE, ensemble=pb.Ensemble(samples=3, seed=4),
             budget=pb.Budget(max_edges=2), attention=pb.DENSE, request_id="r", priority=5, profile="p")
         self.assertEqual(requests.generate("m", "p", options), expected)
-        self.assertEqual(set(options) | {"max_density", "keep_edges", "override"}, set(requests.GenerateOptions.__annotations__))
+        self.assertEqual(set(options) | {"max_density", "keep_edges", "override", "template_arguments"},
+                         set(requests.GenerateOptions.__annotations__))
         expected = pb.GenerateRequest(model="m", prompt=pb.Sequence(text="p"), max_new_tokens=100, stop=["xy"])
         self.assertEqual(requests.generate("m", "p", {"stop": "xy"}), expected)
 
@@ -58,9 +59,17 @@ class RequestTest(unittest.TestCase):
         expected = pb.GenerateRequest(model="m", max_new_tokens=100, stop=["x"], messages=[
             pb.ChatMessage(role="system", content="Be brief."), pb.ChatMessage(role="user", content="Hello")])
         self.assertEqual(requests.generate("m", None, {"stop": "x"}, said), expected)
+        given = {"template_arguments": {"tools": [{"b": 1, "a": "é"}], "enable_thinking": False}}
+        expected.template_arguments = '{"tools": [{"b": 1, "a": "é"}], "enable_thinking": false}'
+        self.assertEqual(requests.generate("m", None, {"stop": "x", **given}, said), expected)
         for prompt, messages, options, field in (
                 (None, None, {}, "prompt"), ("p", said, {}, "messages"), (None, said, {"truncate": "head"}, "truncate"),
-                (None, [{"rôle": "user"}], {}, "messages"), (None, ["Hello"], {}, "messages")):
+                (None, [{"rôle": "user"}], {}, "messages"), (None, ["Hello"], {}, "messages"),
+                ("p", None, {"template_arguments": {}}, "template_arguments"),
+                (None, said, {"template_arguments": [1]}, "template_arguments"),
+                (None, said, {"template_arguments": {"a": {1}}}, "template_arguments"),
+                (None, said, {"template_arguments": {"a": float("nan")}}, "template_arguments"),
+                (None, said, {"template_arguments": {"a": "\ud800"}}, "template_arguments")):
             with self.assertRaises(edgewise.Error) as caught:
                 requests.generate("m", prompt, options, messages)
             self.assertEqual((caught.exception.code, caught.exception.field), ("INVALID_ARGUMENT", field))

@@ -26,7 +26,7 @@ const Tokenizers& AllTokenizers() {
       std::ifstream file(path, std::ios::binary);
       const auto golden = nlohmann::json::parse(std::string(std::istreambuf_iterator<char>(file), {}));
       if (!golden.is_object()) continue;  // the requests
-      auto tokenizer = HfTokenizer::Read(golden["tokenizer"].dump(), "");
+      auto tokenizer = HfTokenizer::Read(golden["tokenizer"].dump());
       Require(tokenizer.ok(), path.string() + " is a good file");
       made->push_back(*std::move(tokenizer));
     }
@@ -76,7 +76,7 @@ void FuzzHfText(const std::string& bytes) {
 }
 
 void FuzzHfFile(const std::string& bytes) {
-  const auto tokenizer = HfTokenizer::Read(bytes, "");
+  const auto tokenizer = HfTokenizer::Read(bytes);
   if (!tokenizer.ok()) return RequireReadable(std::string(tokenizer.status().message()));
   CheckText(**tokenizer, "It's 12 é\u0301 東京 😀  <s> ab.", 0);
 }

@@ -74,7 +74,7 @@ class Choices {
 // Writes the files of the folder with other ids.
 json Change(const Base& base, Choices& choices) {
   const int32_t vocab_size = base.config["vocab_size"];
-  json config = base.config, tokenizer = base.tokenizer, tokenizer_config = base.tokenizer_config;
+  json config = base.config, tokenizer = base.tokenizer, tokenizer_config = base.tokenizer_config, map = json::object();
   const uint8_t what = choices.Next();
   const json first = choices.Id(vocab_size), last = choices.Id(vocab_size);
   const int type = choices.Next() % 4;
@@ -96,12 +96,13 @@ json Change(const Base& base, Choices& choices) {
   added["id"] = base.model->tokenizer()->vocabulary_size();
   if (what & 8) tokenizer["added_tokens"].push_back(added);
   const uint8_t role = choices.Next();
-  if (role & 8) tokenizer_config[kRoles[role % 7]] = "<extra>";
+  if (role & 8) (role & 16 ? map : tokenizer_config)[kRoles[role % 7]] = "<extra>";
   if (what & 16) config["pad_token_id"] = choices.Id(vocab_size);
   json generation = json::object();
   if (what & 32) (what & 64 ? config : generation)["eos_token_id"] = {choices.Id(vocab_size), 2};
   std::ofstream(base.folder + "/tokenizer.json", std::ios::binary) << tokenizer.dump();
   std::ofstream(base.folder + "/tokenizer_config.json", std::ios::binary) << tokenizer_config.dump();
+  std::ofstream(base.folder + "/special_tokens_map.json", std::ios::binary) << map.dump();
   std::ofstream(base.folder + "/generation_config.json", std::ios::binary) << generation.dump();
   return config;
 }

@@ -20,7 +20,8 @@ void FuzzHfText(const std::string& bytes);
 void FuzzHfFile(const std::string& bytes);
 // Ids and types that the files of a Hugging Face folder name, then a text (Choices in ids.cc).
 void FuzzIds(const std::string& bytes);
-// A chat template; after each NUL follows a message, whose first byte chooses the role.
+// A chat template; after each NUL follows a message, whose first byte chooses the role, or the template's arguments,
+// which begin with "{".
 void FuzzChat(const std::string& bytes);
 // A PNG or JPEG file.
 void FuzzImage(const std::string& bytes);

@@ -1,4 +1,4 @@
-// Chat templates against jinja2 (tests/reference/make_chat_goldens.py), what is refused, and the bounds.
+// Chat templates against transformers (tests/reference/make_chat_goldens.py), what is refused, and the bounds.
 #include "model/chat/chat_template.h"
 
 #include <gtest/gtest.h>
@@ -22,16 +22,24 @@ json Cases() {
   return json::parse(file);
 }
 
-TEST(ChatTemplateTest, RendersAsJinjaDoes) {
+Tokens TokensOf(const json& object) {
+  Tokens tokens;
+  for (const auto& [name, text] : object.items()) tokens[name] = text.get<std::string>();
+  return tokens;
+}
+
+TEST(ChatTemplateTest, RendersAsTransformersDoes) {
   const json cases = Cases();
-  ASSERT_GE(cases.size(), 19u);
+  ASSERT_GE(cases.size(), 22u);
   for (const json& one : cases) {
-    const auto read = ChatTemplate::Read(one["template"].get<std::string>(), one["tokens"]);
+    const auto read = ChatTemplate::Read(one["template"].get<std::string>(), TokensOf(one["tokens"]));
     ASSERT_TRUE(read.ok()) << one["name"] << ": " << read.status();
     for (const json& answer : one["answers"]) {
       std::vector<Message> messages;
       for (const json& message : answer["messages"]) messages.push_back({message[0], message[1]});
-      const absl::StatusOr<std::string> prompt = read->Render(messages, kNow);
+      const auto arguments = Arguments::Read(answer.value("arguments", ""));
+      ASSERT_TRUE(arguments.ok()) << arguments.status();
+      const absl::StatusOr<std::string> prompt = read->Render(messages, kNow, NoBounds(), *arguments);
       if (answer.contains("prompt")) {
         ASSERT_TRUE(prompt.ok()) << one["name"] << ": " << prompt.status();
         EXPECT_EQ(*prompt, answer["prompt"].get<std::string>()) << one["name"];
@@ -59,9 +67,11 @@ TEST(ChatTemplateTest, WhatIsNotServedIsRefusedByNameAndLine) {
   EXPECT_NE(Unread("\n\n{{ dict(a=1) }}").find("line 3: the function dict is not served"), std::string::npos);
   EXPECT_NE(Unread("{{ x is even }}").find("the test even is not served"), std::string::npos);
   EXPECT_EQ(Unread("{{ x | default(value=4) }}"), "line 1: named arguments of default are not served");
-  for (const char* arguments : {"4", "indent=17", "indent=-1", "indent=x", "ensure_ascii=true", "sort_keys=true"}) {
+  for (const char* arguments : {"4", "indent=17", "indent=-1", "indent=x", "ensure_ascii=true", "sort_keys=true",
+                                "separators=(',',)", "separators=(x, ':')", "separators=','"}) {
     EXPECT_EQ(Unread("{{ x | tojson(" + std::string(arguments) + ") }}"),
-              "line 1: of tojson's arguments are served: indent=0 to 16, ensure_ascii=false");
+              "line 1: of tojson's arguments are served: indent=0 to 16, ensure_ascii=false, separators=(text, text)")
+        << arguments;
   }
   EXPECT_NE(Unread("{{ x | select('even') }}").find("the test even is not served"), std::string::npos);
   for (const char* use : {"{{ x | select }}", "{% if x | select %}{% endif %}", "{{ x | select | length }}",

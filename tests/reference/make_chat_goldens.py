@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Writes chat templates, in the shapes that families of models use, and what jinja2 makes of them, set up as
-transformers does it.
+"""Writes chat templates, in the shapes that families of models use, and what transformers makes of them.
 
-    pip install jinja2
+    pip install transformers jinja2
     tests/reference/make_chat_goldens.py tests/testdata_chat.json
 """
 
@@ -12,8 +11,7 @@ import json
 import pathlib
 
 import jinja2
-import jinja2.ext
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from transformers.utils import chat_template_utils
 
 NOW = datetime.datetime(2026, 3, 4, 15, 6, 7)
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -117,7 +115,6 @@ THINKING = """{%- set ns = namespace(open=true, last=messages|length - 1) %}
 {%- endif %}
 """
 
-# Tools are never given, but what would be done with them is read.
 TOOLS = """{%- set asked = messages | selectattr("role", "equalto", "user") | list %}
 {%- set turns = namespace() %}
 {%- set turns.count = 0 %}
@@ -144,7 +141,129 @@ TOOLS = """{%- set asked = messages | selectattr("role", "equalto", "user") | li
 {{- "[ASSISTANT] " }}
 """
 
+# As Qwen3's: tools in the system message, and thinking that a request turns off.
+SIGNATURES = """{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}
+    {{- "# Functions\\n\\nSignatures are between <tools> and </tools>:\\n<tools>" }}
+    {%- for tool in tools %}
+        {{- "\\n" }}
+        {{- tool | tojson }}
+    {%- endfor %}
+    {{- "\\n</tools>\\n\\nA call is {\\"name\\": <name>, \\"arguments\\": <object>}.<|im_end|>\\n" }}
+{%- elif messages[0].role == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == "tool" %}
+        {%- if loop.first or (messages[loop.index0 - 1].role != "tool") %}{{- '<|im_start|>user' }}{%- endif %}
+        {{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
+        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}{{- '<|im_end|>\\n' }}{%- endif %}
+    {%- elif message.role != "system" or not loop.first %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content }}
+        {%- for call in message.tool_calls %}
+            {%- if call.function %}{%- set call = call.function %}{%- endif %}
+            {{- call.name }}{%- if call.arguments is string %}{{- call.arguments }}{%- else %}{{- call.arguments | tojson }}{%- endif %}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
+{%- endif %}
+"""
+
+# As Llama 3.1's: tools in the first user message, or in the system message where a request says so.
+FUNCTIONS = """{{- bos_token }}
+{%- if custom_tools is defined %}{%- set tools = custom_tools %}{%- endif %}
+{%- if not tools_in_user_message is defined %}{%- set tools_in_user_message = true %}{%- endif %}
+{%- if not date_string is defined %}{%- set date_string = "1 Jan 2026" %}{%- endif %}
+{%- if not tools is defined %}{%- set tools = none %}{%- endif %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+{%- if builtin_tools is defined or tools is not none %}{{- "Environment: ipython\\n" }}{%- endif %}
+{%- if builtin_tools is defined %}
+    {{- "Tools: " + builtin_tools | reject('equalto', 'code_interpreter') | join(", ") + "\\n\\n"}}
+{%- endif %}
+{{- "Today is " + date_string + "\\n\\n" }}
+{%- if tools is not none and not tools_in_user_message %}
+    {{- "Functions that may be called:\\n\\n" }}
+    {%- for t in tools %}
+        {{- t | tojson(indent=4) }}
+        {{- "\\n\\n" }}
+    {%- endfor %}
+{%- endif %}
+{{- system_message }}
+{{- "<|eot_id|>" }}
+{%- if tools_in_user_message and not tools is none %}
+    {%- if messages | length != 0 %}
+        {%- set first_user_message = messages[0]['content']|trim %}
+        {%- set messages = messages[1:] %}
+    {%- else %}
+        {{- raise_exception("There is no user message for the tools") }}
+    {%- endif %}
+    {{- '<|start_header_id|>user<|end_header_id|>\\n\\nFunctions:\\n\\n' -}}
+    {%- for t in tools %}
+        {{- t | tojson(indent=4) }}
+        {{- "\\n\\n" }}
+    {%- endfor %}
+    {{- first_user_message + "<|eot_id|>"}}
+{%- endif %}
+{%- for message in messages %}
+    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}
+    {%- elif 'tool_calls' in message %}
+        {%- if not message.tool_calls|length == 1 %}{{- raise_exception("One call at a time") }}{%- endif %}
+        {%- set tool_call = message.tool_calls[0].function %}
+        {%- if builtin_tools is defined and tool_call.name in builtin_tools %}
+            {%- for arg_name, arg_val in tool_call.arguments | items %}
+                {{- arg_name + '="' + arg_val + '"' }}
+            {%- endfor %}
+        {%- endif %}
+    {%- elif message.role == "tool" or message.role == "ipython" %}
+        {{- "<|start_header_id|>ipython<|end_header_id|>\\n\\n" }}
+        {%- if message.content is mapping or message.content is iterable %}
+            {{- message.content | tojson }}
+        {%- else %}
+            {{- message.content }}
+        {%- endif %}
+        {{- "<|eot_id|>" }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}
+"""
+
+# What requests give beside messages, as their JSON.
+WEATHER = """{"type": "function", "function": {"name": "get_weather", "description": "The weather — \\u00e9\\"<b>\\n",
+ "parameters": {"type": "object", "required": ["place", "unit"], "properties": {
+  "unit": {"type": "string", "enum": ["°C", "°F"], "default": null}, "place": {"type": "string"},
+  "days": {"type": "integer", "minimum": 1, "maximum": 1e1, "default": 0.5, "x": [], "y": {}, "z": [[1, [2.5]], true, false]}}}}}"""
+ARGUMENTS = {
+    "signatures": ['{"enable_thinking": false}', '{"enable_thinking": true, "unused": [1, {"a": null}]}', f'{{"tools": [{WEATHER}]}}',
+                   f'{{"tools": [{WEATHER}, {{"name": "b", "a": 1}}], "enable_thinking": false}}', '{"tools": []}', '{"tools": null}'],
+    "functions": [f'{{"tools": [{WEATHER}]}}', f'{{"custom_tools": [{WEATHER}, {{}}], "tools_in_user_message": false, "date_string": "7 Mai"}}',
+                  '{"builtin_tools": ["search", "code_interpreter", "math"]}'],
+    "tools": [f'{{"tools": [{WEATHER}]}}'],
+    "headers": ['{"day": "Monday"}', f'{{"tools": [{WEATHER}]}}'],
+    "given": ['{"x": 1.0, "y": -0.0, "z": 12345678901234567890.0, "m": {"b": 1, "a": [2, {"c": 1e-7}], "items": 3}}',
+              '{"x": 0.1, "y": 1e16, "z": 123456789012345.6, "m": {"b": 1, "a": [2, {"c": 0.0001}], "items": 3}}',
+              '{"x": 1e22, "y": 5e-324, "z": 1.7976931348623157e308, "m": {"a": [2, {"c": 9007199254740993.0}], "b": 1, "items": 3}}',
+              '{"x": 100, "y": -3, "z": true, "m": {"items": 3, "b": 2, "a": [2, {"c": "d"}]}}',
+              '{"x": "a", "y": "b", "z": "", "m": {"items": 3, "b": 2, "a": [2, {"c": 1}]}}'],
+}
+
 SMALL = {
+    "given": "{{ x }}|{{ y }}|{{ z ~ x }}|{{ x is number }}|{{ x == 1 }}|{{ z == true }}|{{ x < y }}|{{ not y }}|{{ x is string }}|"
+             "{{ m | tojson }}|{{ m | tojson(indent=2) }}|{{ m | tojson(separators=(',', ':')) }}|"
+             "{{ m | tojson(indent=1, separators=(' ;', '= '), ensure_ascii=False) }}|"
+             "{% for k, v in m.items() %}{{ k }}{% if v is mapping %}m{% elif v is string %}s{% endif %}{% endfor %}|{{ m['items'] }}|"
+             "{{ m.get('nothing', x) }}|{{ m == m }}|{{ 'items' in m }}|{{ m.a[1].c }}|{{ m.a[1] in m.a }}|{{ [x, y] | tojson }}",
     "lines": "a\n  {% if true %}  \n b {# gone #}\n{% endif %}\n  {{ 'x' }}\n  {%+ if true %} c {% endif +%}\n d\n\n",
     "crlf": "a\r\n{% if true %}\r\nb\r\n{% endif %}\r\n",
     "values": "{{ true }}|{{ none }}|{{ unknown }}|{{ 7 // 2 }}|{{ -7 // 2 }}|{{ -7 % 3 }}|{{ -7 is number }}|{{ -7|string ~ 'x' }}|{{ 2 * 3 - 4 }}|{{ 'a' ~ 1 ~ true }}|"
@@ -189,36 +308,24 @@ CHATS = [
     [("system", ""), ("user", ""), ("assistant", "")],
     [("assistant", "first"), ("robot", "{{ x }} {% if %} \"quoted\" \\n")],
 ]
+TOOL_CHATS = [[("system", "Go."), ("user", " Rain? "), ("assistant", "..."), ("tool", "{\"rain\": true}"), ("tool", "no")], [("system", "alone")]]
 
 
-class Generation(jinja2.ext.Extension):
-    """The block by which templates mark what the assistant says."""
+class Clock:
+    """In place of datetime where transformers asks for the time."""
 
-    tags = {"generation"}
-
-    def parse(self, parser):
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
-        return jinja2.nodes.CallBlock(self.call_method("_said"), [], [], body).set_lineno(line)
-
-    def _said(self, caller):
-        return caller()
+    @staticmethod
+    def now():
+        return NOW
 
 
-def raise_exception(message):
-    raise jinja2.exceptions.TemplateError(message)
-
-
-def render(source, chat):
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation])
-    environment.filters["tojson"] = lambda value, ensure_ascii=False, indent=None: json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent)
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = NOW.strftime
+def render(source, chat, arguments="{}"):
     messages = [{"role": role, "content": content} for role, content in chat]
     try:
-        return {"prompt": environment.from_string(source).render(
-            messages=messages, tools=None, documents=None, add_generation_prompt=True, **TOKENS)}
+        given = {"tools": None, "documents": None, **TOKENS, **json.loads(arguments)}
+        (prompt,), _ = chat_template_utils.render_jinja_template(
+            conversations=[messages], chat_template=source, add_generation_prompt=True, **given)
+        return {"prompt": prompt}
     except jinja2.exceptions.TemplateError as why:
         return {"refused": str(why)}
 
@@ -227,10 +334,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=pathlib.Path)
     arguments = parser.parse_args()
-    templates = {"marked": MARKED, "brackets": BRACKETS, "headers": HEADERS, "thinking": THINKING, "tools": TOOLS, **SMALL}
-    cases = [{"name": name, "template": source, "tokens": TOKENS,
-              "answers": [{"messages": chat, **render(source, chat)} for chat in CHATS]}
-             for name, source in templates.items()]
+    templates = {"marked": MARKED, "brackets": BRACKETS, "headers": HEADERS, "thinking": THINKING, "tools": TOOLS,
+                 "signatures": SIGNATURES, "functions": FUNCTIONS, **SMALL}
+    chat_template_utils.datetime = Clock
+    cases = []
+    for name, source in templates.items():
+        answers = [{"messages": chat, **render(source, chat)} for chat in CHATS] if name != "given" else []
+        for given in ARGUMENTS.get(name, ()):
+            chats = CHATS[:1] if name == "given" else CHATS[:2] + TOOL_CHATS
+            answers += [{"messages": chat, "arguments": given, **render(source, chat, given)} for chat in chats]
+        cases.append({"name": name, "template": source, "tokens": TOKENS, "answers": answers})
     lines = ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases)
     arguments.file.write_text(f"[\n{lines}\n]\n")
 

@@ -96,6 +96,16 @@ const Case kCases[] = {
          message->set_content(LongText().substr(0, 256));
        }
      }},
+    {"template_arguments", "_hugging_face/gpt2_untied/1",
+     [](v1::GenerateRequest& request) {
+       v1::ChatMessage* message = request.add_messages();
+       message->set_role("user");
+       message->set_content("a");
+       std::string list = "{\"list\": [1";
+       while (list.size() < 100'000) list += ",1";
+       request.set_template_arguments(list + "]}");
+     },
+     uint64_t{4} << 20},
     {"image", "_images/vit_classes/1",
      [](v1::Sequence& sequence, v1::Input&) {
        std::ifstream file(tests::TestdataFolder() + "_images/files/photo.png", std::ios::binary);

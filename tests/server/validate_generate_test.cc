@@ -39,6 +39,8 @@ const GenerateCase kRefusedGenerations[] = {
      "model is \"m\", which does sequence-classification; Generate needs one that does causal-lm", "sbm"},
     {"no_prompt", [](auto& r) { r.clear_prompt(); }, "prompt is missing, and so are messages"},
     {"messages_and_a_prompt", [](auto& r) { r.add_messages(); }, "messages cannot go with a prompt"},
+    {"arguments_without_messages", [](auto& r) { r.set_template_arguments("{}"); },
+     "template_arguments is set; it goes with messages"},
     {"messages_without_a_template",
      [](auto& r) {
        r.clear_prompt();

@@ -1,6 +1,6 @@
 #include "model/checkpoint/hugging_face/tokenizer_files.h"
 
-#include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,21 +24,22 @@ absl::StatusOr<std::string> ReadText(ModelFolder& files, const char* file) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const HfTokenizer>> ReadTokenizer(ModelFolder& files, bool lower_case) {
-  absl::StatusOr<std::string> config = ReadText(files, "tokenizer_config.json");
-  if (absl::IsNotFound(config.status())) config = std::string();
   const absl::StatusOr<std::string> file = ReadText(files, "tokenizer.json");
-  if (file.ok()) {
-    RETURN_IF_ERROR(config.status());
-    return HfTokenizer::Read(*file, *config, lower_case);
+  if (!file.ok() && !absl::IsNotFound(file.status())) return file.status();
+  const absl::StatusOr<std::string> vocabulary = file.ok() ? file : ReadText(files, "vocab.txt");
+  if (absl::IsNotFound(vocabulary.status())) return nullptr;
+  RETURN_IF_ERROR(vocabulary.status());
+  TokenFiles others;
+  for (const auto& [name, text] : {std::pair("tokenizer_config.json", &others.tokenizer_config),
+                                   std::pair("special_tokens_map.json", &others.special_tokens_map),
+                                   std::pair("added_tokens.json", &others.added_tokens)}) {
+    absl::StatusOr<std::string> found = ReadText(files, name);
+    if (absl::IsNotFound(found.status())) continue;
+    RETURN_IF_ERROR(found.status());
+    *text = *std::move(found);
   }
-  if (!absl::IsNotFound(file.status())) return file.status();
-  const absl::StatusOr<std::string> vocabulary = ReadText(files, "vocab.txt");
-  if (vocabulary.ok()) {
-    RETURN_IF_ERROR(config.status());
-    return HfTokenizer::ReadVocabTxt(*vocabulary, *config, lower_case);
-  }
-  if (!absl::IsNotFound(vocabulary.status())) return vocabulary.status();
-  return nullptr;
+  if (file.ok()) return HfTokenizer::Read(*file, others, lower_case);
+  return HfTokenizer::ReadVocabTxt(*vocabulary, others, lower_case);
 }
 
 absl::StatusOr<bool> GivesTypes(ModelFolder& files) {
@@ -68,21 +69,15 @@ absl::Status CheckTokenizer(const HfTokenizer& tokenizer, const nlohmann::json& 
                                                    model.max_position_embeddings, ", so there is no room for a text"));
   }
   const SpecialTokens& special = tokenizer.special_tokens();
-  const auto inside = [&](const char* place, int32_t id) {
-    if (id < model.vocab_size) return absl::OkStatus();
-    const std::string* token = tokenizer.Token(id);
+  const int32_t most = tokenizer.most_template_id();
+  if (most >= model.vocab_size) {
+    const std::string* token = tokenizer.Token(most);
     return absl::InvalidArgumentError(absl::StrCat(
-        place, token == nullptr ? "a token" : ShowJson(nlohmann::json(*token)), " is ", id,
-        "; in config.json vocab_size is ", model.vocab_size, ", so ids end at ", model.vocab_size - 1,
-        "; resize the model's embeddings (resize_token_embeddings) or save the tokenizer that it was trained with"));
-  };
-  RETURN_IF_ERROR(inside("tokenizer: the id of ", tokenizer.word_vocabulary_size() - 1));
-  RETURN_IF_ERROR(inside("tokenizer: post_processor: the id of ", tokenizer.most_template_id()));
-  // The pad token is put nowhere where the model has none: language models take any.
-  for (const int32_t id : {special.bos, special.eos, special.unk, special.sep, special.cls, special.mask}) {
-    RETURN_IF_ERROR(inside("tokenizer_config.json: the id of ", id));
+        "tokenizer: post_processor: the id of ", token == nullptr ? "a token" : ShowJson(nlohmann::json(*token)),
+        " is ", most, "; in config.json vocab_size is ", model.vocab_size, ", so ids end at ", model.vocab_size - 1,
+        ", and every text would have it; resize the model's embeddings (resize_token_embeddings) or save the tokenizer "
+        "that it was trained with"));
   }
-  if (model.pad_token_id >= 0) RETURN_IF_ERROR(inside("tokenizer_config.json: the id of ", special.pad));
   const int32_t type = tokenizer.most_template_type();
   if (model.text_types && model.token_types > 0 && type > 0 && type >= model.token_types) {
     return absl::InvalidArgumentError(absl::StrCat("tokenizer: post_processor: a text gets tokens of type ", type,
@@ -108,7 +103,14 @@ absl::Status CheckTokenizer(const HfTokenizer& tokenizer, const nlohmann::json& 
 absl::StatusOr<chat::ChatTemplate> ReadChatTemplate(ModelFolder& files, const HfTokenizer& tokenizer) {
   std::string place = "chat_template.jinja";
   absl::StatusOr<std::string> source = ReadText(files, place.c_str());
-  if (absl::IsNotFound(source.status())) {
+  std::optional<std::string> tool_use;
+  if (source.ok()) {
+    absl::StatusOr<std::string> more = ReadText(files, "additional_chat_templates/tool_use.jinja");
+    if (!absl::IsNotFound(more.status())) {
+      RETURN_IF_ERROR(more.status());
+      tool_use = *std::move(more);
+    }
+  } else if (absl::IsNotFound(source.status())) {
     place = "tokenizer_config.json: chat_template";
     const absl::StatusOr<std::string> text = ReadText(files, "tokenizer_config.json");
     if (absl::IsNotFound(text.status())) return chat::NoTemplate();
@@ -119,12 +121,18 @@ absl::StatusOr<chat::ChatTemplate> ReadChatTemplate(ModelFolder& files, const Hf
     nlohmann::json found = config->value("chat_template", nlohmann::json());
     if (found.is_null()) return chat::NoTemplate();
     if (found.is_array()) {
-      nlohmann::json chosen;
+      nlohmann::json named = nlohmann::json::object();
       for (const nlohmann::json& one : found) {
-        const bool named = one.is_object() && one.contains("name") && one["name"] == "default";
-        if (named && one.contains("template")) chosen = one["template"];
+        const bool whole =
+            one.is_object() && one.contains("template") && one.contains("name") && one["name"].is_string();
+        if (whole) named[one["name"].get<std::string>()] = one["template"];
       }
-      found = std::move(chosen);
+      found = std::move(named);
+    }
+    if (found.is_object()) {
+      const nlohmann::json for_tools = found.value("tool_use", nlohmann::json());
+      if (for_tools.is_string()) tool_use = for_tools.get<std::string>();
+      found = nlohmann::json(found.value("default", nlohmann::json()));
     }
     if (!found.is_string()) {
       return absl::InvalidArgumentError(
@@ -133,15 +141,8 @@ absl::StatusOr<chat::ChatTemplate> ReadChatTemplate(ModelFolder& files, const Hf
     source = found.get<std::string>();
   }
   RETURN_IF_ERROR(source.status());
-  const SpecialTokens& special = tokenizer.special_tokens();
-  std::map<std::string, std::string> tokens;
-  for (const auto& [name, id] :
-       {std::pair("bos_token", special.bos), std::pair("eos_token", special.eos), std::pair("unk_token", special.unk),
-        std::pair("sep_token", special.sep), std::pair("pad_token", special.pad), std::pair("cls_token", special.cls),
-        std::pair("mask_token", special.mask)}) {
-    if (id >= 0) tokens[name] = *tokenizer.Token(id);
-  }
-  absl::StatusOr<chat::ChatTemplate> read = chat::ChatTemplate::Read(*source, std::move(tokens));
+  absl::StatusOr<chat::ChatTemplate> read =
+      chat::ChatTemplate::Read(*source, tokenizer.special_tokens().named, tool_use);
   if (read.ok()) return *std::move(read);
   return absl::InvalidArgumentError(absl::StrCat(place, ": ", std::string(read.status().message())));
 }

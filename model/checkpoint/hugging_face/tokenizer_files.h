@@ -17,25 +17,26 @@
 
 namespace edgewise::hugging_face {
 
-// Reads tokenizer.json, or else vocab.txt, with tokenizer_config.json. Null: the folder has neither of the two.
-// `lower_case`: HfTokenizer::Read. INVALID_ARGUMENT: HfTokenizer::Read; the message begins with the name of the file.
+// Reads tokenizer.json, or else vocab.txt, with the files that name special tokens. Null: the folder has neither of the
+// two. `lower_case`: HfTokenizer::Read. INVALID_ARGUMENT: HfTokenizer::Read; the message begins with the name of the
+// file.
 absl::StatusOr<std::unique_ptr<const HfTokenizer>> ReadTokenizer(ModelFolder& files, bool lower_case);
 
 // Whether texts get token types: not where tokenizer_config.json has model_input_names without token_type_ids.
 // INVALID_ARGUMENT: the field is no list of strings.
 absl::StatusOr<bool> GivesTypes(ModelFolder& files);
 
-// INVALID_ARGUMENT: a word of the vocabulary, the template or a special token has an id that the model has not, or the
-// template a type; or the pad, mask or cls token has another id than config.json (`config`, without nulls) says; the
-// message names both. An added token alone may have an id that the model has not: Model refuses the texts that have it.
+// INVALID_ARGUMENT: the template has an id or a type that the model has not; or the pad, mask or cls token has another
+// id than config.json (`config`, without nulls) says; the message names both. Other tokens may have an id that the
+// model has not: Model refuses the texts that have one.
 absl::Status CheckTokenizer(const HfTokenizer& tokenizer, const nlohmann::json& config, const ModelConfig& model);
 
 // The chat template: chat_template.jinja, or else chat_template of tokenizer_config.json, which is a text, or a list of
-// which the one named "default" counts. NOT_FOUND: NoTemplate; INVALID_ARGUMENT: ChatTemplate::Read; the message begins
-// with the name of the file.
+// which the one named "default" counts, and "tool_use" where a request has tools. NOT_FOUND: NoTemplate;
+// INVALID_ARGUMENT: ChatTemplate::Read; the message begins with the name of the file.
 absl::StatusOr<chat::ChatTemplate> ReadChatTemplate(ModelFolder& files, const HfTokenizer& tokenizer);
 
-// The id of the mask token: that of tokenizer_config.json, or else of the family's. INVALID_ARGUMENT: there is none.
+// The id of the mask token: the one that a file names, or else the family's. INVALID_ARGUMENT: there is none.
 absl::StatusOr<int32_t> MaskTokenOf(const HfTokenizer* tokenizer, const Family& family);
 
 }  // namespace edgewise::hugging_face

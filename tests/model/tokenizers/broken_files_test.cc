@@ -141,7 +141,7 @@ TEST(BrokenTokenizerTest, WhatIsNoJsonIsRefused) {
       {Objects(300'001), "tokenizer.json: has more than 300000 objects {...}"},
       {std::string("{\0}", 3), "tokenizer.json: not valid JSON: line 1, column 2: found the byte 0x00; a key"}};
   for (const auto& [text, message] : cases) {
-    const auto tokenizer = HfTokenizer::Read(text, "");
+    const auto tokenizer = HfTokenizer::Read(text);
     EXPECT_EQ(std::string(tokenizer.status().message()).substr(0, message.size()), message);
   }
 }
@@ -155,7 +155,7 @@ TEST(BrokenTokenizerTest, TriesMayPointAnywhere) {
     std::string bad = good;
     bad[at] = bad[at] == 'x' ? 'y' : 'x';
     charsmap = bad;
-    const auto tokenizer = HfTokenizer::Read(file.dump(), "");
+    const auto tokenizer = HfTokenizer::Read(file.dump());
     if (!tokenizer.ok()) continue;
     const auto encoding = (*tokenizer)->Encode("ﬁ ½ … é\r\n①\u3000x\tﷺ");
     if (!encoding.ok()) {

@@ -52,10 +52,12 @@ int main(int argc, char** argv) {
     return 2;
   }
   const std::filesystem::path folder = argv[1];
-  const std::string config = ReadFile(folder / "tokenizer_config.json");
+  const edgewise::TokenFiles files = {ReadFile(folder / "tokenizer_config.json"),
+                                      ReadFile(folder / "special_tokens_map.json"),
+                                      ReadFile(folder / "added_tokens.json")};
   const auto tokenizer = std::filesystem::exists(folder / "tokenizer.json")
-                             ? edgewise::HfTokenizer::Read(ReadFile(folder / "tokenizer.json"), config)
-                             : edgewise::HfTokenizer::ReadVocabTxt(ReadFile(folder / "vocab.txt"), config);
+                             ? edgewise::HfTokenizer::Read(ReadFile(folder / "tokenizer.json"), files)
+                             : edgewise::HfTokenizer::ReadVocabTxt(ReadFile(folder / "vocab.txt"), files);
   if (!tokenizer.ok()) {
     std::cerr << tokenizer.status().message() << "\n";
     return 1;

@@ -27,13 +27,13 @@ json ReadTokenizerFile(const std::string& name) {
 json TokenizerJson(const std::string& kind) { return ReadTokenizerFile(kind)["tokenizer"]; }
 
 std::unique_ptr<HfTokenizer> MakeTokenizer(const json& tokenizer_json) {
-  auto tokenizer = HfTokenizer::Read(tokenizer_json.dump(), "");
+  auto tokenizer = HfTokenizer::Read(tokenizer_json.dump());
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
   return *std::move(tokenizer);
 }
 
 std::string Refusal(const json& tokenizer_json, const std::string& config) {
-  const auto tokenizer = HfTokenizer::Read(tokenizer_json.dump(), config);
+  const auto tokenizer = HfTokenizer::Read(tokenizer_json.dump(), {.tokenizer_config = config});
   EXPECT_EQ(tokenizer.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(tokenizer.status().message());
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar, Union
 
@@ -71,6 +72,8 @@ class GenerateOptions(CostOptions, total=False):
     top_p: float | None  #: draw among the fewest whose probabilities sum to it; 0: off
     stop: str | Sequence[str] | None  #: ends before the first of these
     overflow: str | None  #: beyond the context: "slide", as where it is left out, "halve" or "stop"
+    #: with messages: what the chat template may know beside them, as {"enable_thinking": False} or {"tools": [...]}
+    template_arguments: Mapping[str, Any] | None
 
 
 #: Arguments that are one field of the request: where.
@@ -137,7 +140,15 @@ def generate(model: str, prompt: Input | None, options: Mapping[str, Any],
     if overflow not in _OVERFLOW:
         raise Error("INVALID_ARGUMENT", f'overflow is {overflow!r}; expected "slide", "halve" or "stop"', "overflow")
     request.overflow = _OVERFLOW[overflow]
-    _refuse_unknown(rest, ("truncate", "stop", "overflow"))
+    if rest.get("template_arguments") is not None:
+        if messages is None:
+            raise Error("INVALID_ARGUMENT", "template_arguments goes with messages", "template_arguments")
+        try:
+            request.template_arguments = json.dumps(dict(rest["template_arguments"]), ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError) as why:  # also what UTF-8 cannot say
+            raise Error("INVALID_ARGUMENT", f"template_arguments: {why}; expected a mapping that JSON can say",
+                        "template_arguments") from why
+    _refuse_unknown(rest, ("truncate", "stop", "overflow", "template_arguments"))
     return request
 
 

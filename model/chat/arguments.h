@@ -1,0 +1,41 @@
+// What a request tells a chat template beside the messages.
+#ifndef EDGEWISE_MODEL_CHAT_ARGUMENTS_H_
+#define EDGEWISE_MODEL_CHAT_ARGUMENTS_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "model/chat/value.h"
+#include "model/input/work_bounds.h"
+
+namespace edgewise::chat {
+
+// Values by name, in the order in which they were given. Immutable; any thread.
+class Arguments {
+ public:
+  static constexpr size_t kMaxBytes = size_t{256} << 10;
+  static constexpr size_t kMaxDepth = 32;  // of objects and lists
+
+  Arguments() = default;  // none
+  // From the text of a JSON object; empty: none. What it holds is reserved from `bounds`, which must outlive it, and
+  // they may end the work as it is. INVALID_ARGUMENT, of the field template_arguments: no JSON object (NaN, Infinity
+  // and a field twice are none), a whole number beyond 64 bits, more than kMaxBytes or kMaxDepth; a field is no name;
+  // tools or documents are no list of objects.
+  static absl::StatusOr<Arguments> Read(const std::string& json, WorkBounds& bounds = NoBounds());
+
+  const std::vector<std::pair<std::string, Value>>& values() const { return values_; }
+  // Null: there is no such argument.
+  const Value* Find(std::string_view name) const;
+
+ private:
+  std::vector<std::pair<std::string, Value>> values_;
+  ReservedBytes held_{NoBounds()};
+};
+
+}  // namespace edgewise::chat
+
+#endif  // EDGEWISE_MODEL_CHAT_ARGUMENTS_H_
