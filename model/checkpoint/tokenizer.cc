@@ -92,7 +92,8 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(const std::string& text, 
   switch (config_.kind) {
     case TokenizerKind::kNone:
     case TokenizerKind::kHuggingFace:  // HfTokenizer
-      return FieldError("text", ": this model has no tokenizer; send token_ids");
+      return FieldError("text", absl::StrCat(": this model has no tokenizer; send token_ids",
+                                             config_.unread.empty() ? "" : ", or mend its folder: ", config_.unread));
     case TokenizerKind::kByte:
       if (most > 0 && text.size() > most) return TooManyTokens(most);
       for (size_t i = 0; i < text.size(); ++i) {

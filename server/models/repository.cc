@@ -217,6 +217,7 @@ void Repository::Load(const LoadJob& job, Backend& backend, const RunWork& use_b
     skipped_fields = absl::StrJoin((*loaded)->model->skipped_fields(), ", ");
   }
   const std::string chat = whole && loaded.ok() ? UnservedChat(*(*loaded)->model) : std::string();
+  const std::string unread = whole && loaded.ok() ? (*loaded)->model->config().tokenizer.unread : std::string();
   std::shared_ptr<const LoadedModel> previous;  // freed after the lock
   std::string error;
   {
@@ -258,6 +259,10 @@ void Repository::Load(const LoadJob& job, Backend& backend, const RunWork& use_b
     if (!chat.empty()) {
       Log(LogLevel::kWarning, "chat template not served",
           {{"model", job.name}, {"version", job.version}, {"reason", chat}});
+    }
+    if (!unread.empty()) {
+      Log(LogLevel::kWarning, "tokenizer not read",
+          {{"model", job.name}, {"version", job.version}, {"reason", unread}});
     }
   } else {
     Log(LogLevel::kError, "model failed to load", {{"model", job.name}, {"version", job.version}, {"error", error}});

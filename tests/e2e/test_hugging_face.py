@@ -240,6 +240,18 @@ class LogTest(unittest.TestCase):
             lines = [line for line in self.log_of(repository) if line["event"] == "chat template not served"]
             self.assertEqual([(line["model"], line["reason"]) for line in lines], [("gpt2", reason)])
 
+    def test_a_tokenizer_that_is_not_read_is_one_line(self):
+        with tempfile.TemporaryDirectory() as repository:
+            shutil.copytree(os.path.join(FOLDERS, "gpt2_untied"), os.path.join(repository, "gpt2"))
+            os.remove(os.path.join(repository, "gpt2", "1", "tokenizer.json"))
+            for name in ("vocab.json", "merges.txt"):
+                with open(os.path.join(repository, "gpt2", "1", name), "w", encoding="utf-8") as file:
+                    file.write("{}")
+            lines = [line for line in self.log_of(repository) if line["event"] == "tokenizer not read"]
+            self.assertEqual([(line["level"], line["model"]) for line in lines], [("warning", "gpt2")])
+            self.assertIn("it has vocab.json, merges.txt", lines[0]["reason"])
+            self.assertIn("save_pretrained", lines[0]["reason"])
+
     def test_tensors_of_other_tasks_are_one_line(self):
         with tempfile.TemporaryDirectory() as repository:
             for model in ("bert_model", "bert_sequence"):

@@ -148,5 +148,25 @@ TEST_F(TokenFoldersTest, BlankLinesBehindVocabTxtAreNoTokensOfTexts) {
   EXPECT_EQ(after->token_ids, before->token_ids);
 }
 
+TEST_F(TokenFoldersTest, ATokenizerThatIsNotReadIsNamedWithWhatToDo) {
+  const std::pair<std::vector<const char*>, const char*> cases[] = {
+      {{"vocab.json", "merges.txt"}, "vocab.json, merges.txt"},
+      {{"tokenizer.model"}, "tokenizer.model"},
+      {{"sentencepiece.bpe.model"}, "sentencepiece.bpe.model"}};
+  for (const auto& [files, shown] : cases) {
+    CopyOf("_chat/qwen3");
+    fs::remove(Folder() / "tokenizer.json");
+    EXPECT_EQ(Load()->config().tokenizer.unread, "");
+    for (const char* file : files) WriteFile(Folder() / file, "{}");
+    const LoadedModel model = Load();
+    const std::string reason =
+        "texts are read by tokenizer.json, which the folder lacks (it has " + std::string(shown) +
+        "); AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of transformers writes it";
+    EXPECT_EQ(model->config().tokenizer.unread, reason);
+    EXPECT_EQ(model->Tokenize("hello").status().message(),
+              "text: this model has no tokenizer; send token_ids, or mend its folder: " + reason);
+  }
+}
+
 }  // namespace
 }  // namespace edgewise::testing

@@ -259,8 +259,9 @@ absl::Status ReadHead(const SentenceModules* modules, JsonObject& object, Folder
       config.num_labels = config.vocab_size;
       folder.tied = object.Boolean("tie_word_embeddings", true);
       RETURN_IF_ERROR(object.status().ok() ? absl::OkStatus() : Invalid(std::string(object.status().message())));
-      ASSIGN_OR_RETURN(config.mask_token_id, MaskTokenOf(folder.tokenizer.get(), *folder.family));
-      if (config.mask_token_id >= config.vocab_size) {  // the family's, which tokenizer_config.json does not name
+      ASSIGN_OR_RETURN(config.mask_token_id,
+                       MaskTokenOf(folder.tokenizer.get(), *folder.family, config.tokenizer.unread));
+      if (config.mask_token_id >= config.vocab_size) {  // which a tokenizer may be
         return Invalid(absl::StrCat("vocab_size is ", config.vocab_size, "; the id of the mask token is ",
                                     config.mask_token_id, ", beyond it"));
       }
@@ -348,6 +349,7 @@ absl::StatusOr<Folder> ReadFolder(ModelFolder& files, const json& whole) {
   if (!object.status().ok()) return Invalid(std::string(object.status().message()));
   if (!folder.family->images) {
     ASSIGN_OR_RETURN(folder.tokenizer, ReadTokenizer(files, modules != nullptr && modules->settings.lower_case));
+    if (folder.tokenizer == nullptr) folder.config.tokenizer.unread = UnreadTokenizer(files);
   }
   if (folder.tokenizer != nullptr) {
     folder.config.tokenizer.kind = TokenizerKind::kHuggingFace;

@@ -42,6 +42,17 @@ absl::StatusOr<std::unique_ptr<const HfTokenizer>> ReadTokenizer(ModelFolder& fi
   return HfTokenizer::ReadVocabTxt(*vocabulary, others, lower_case);
 }
 
+std::string UnreadTokenizer(ModelFolder& files) {
+  std::string found;
+  for (const char* name : {"vocab.json", "merges.txt", "tokenizer.model", "sentencepiece.bpe.model", "spiece.model",
+                           "spm.model", "tiktoken.model", "tekken.json"}) {
+    if (files.Has(name)) absl::StrAppend(&found, found.empty() ? "" : ", ", name);
+  }
+  if (found.empty()) return found;
+  return absl::StrCat("texts are read by tokenizer.json, which the folder lacks (it has ", found,
+                      "); AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of transformers writes it");
+}
+
 absl::StatusOr<bool> GivesTypes(ModelFolder& files) {
   const absl::StatusOr<std::string> text = ReadText(files, "tokenizer_config.json");
   if (absl::IsNotFound(text.status())) return true;
@@ -147,13 +158,13 @@ absl::StatusOr<chat::ChatTemplate> ReadChatTemplate(ModelFolder& files, const Hf
   return absl::InvalidArgumentError(absl::StrCat(place, ": ", std::string(read.status().message())));
 }
 
-absl::StatusOr<int32_t> MaskTokenOf(const HfTokenizer* tokenizer, const Family& family) {
+absl::StatusOr<int32_t> MaskTokenOf(const HfTokenizer* tokenizer, const Family& family, const std::string& unread) {
   const std::string token(family.mask_token);
   if (tokenizer == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("neither tokenizer.json nor vocab.txt is in the folder; fill-mask "
                      "needs the id of the mask token ",
-                     token, ": save the tokenizer into the folder too"));
+                     token, ": ", unread.empty() ? "save the tokenizer into the folder too" : unread));
   }
   if (tokenizer->special_tokens().mask >= 0) return tokenizer->special_tokens().mask;
   const int32_t id = tokenizer->Id(token);

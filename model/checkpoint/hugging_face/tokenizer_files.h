@@ -22,6 +22,9 @@ namespace edgewise::hugging_face {
 // file.
 absl::StatusOr<std::unique_ptr<const HfTokenizer>> ReadTokenizer(ModelFolder& files, bool lower_case);
 
+// Where ReadTokenizer gives null: which files of a tokenizer that is not read are there, and what to do. Empty: none.
+std::string UnreadTokenizer(ModelFolder& files);
+
 // Whether texts get token types: not where tokenizer_config.json has model_input_names without token_type_ids.
 // INVALID_ARGUMENT: the field is no list of strings.
 absl::StatusOr<bool> GivesTypes(ModelFolder& files);
@@ -36,8 +39,9 @@ absl::Status CheckTokenizer(const HfTokenizer& tokenizer, const nlohmann::json& 
 // INVALID_ARGUMENT: ChatTemplate::Read; the message begins with the name of the file.
 absl::StatusOr<chat::ChatTemplate> ReadChatTemplate(ModelFolder& files, const HfTokenizer& tokenizer);
 
-// The id of the mask token: the one that a file names, or else the family's. INVALID_ARGUMENT: there is none.
-absl::StatusOr<int32_t> MaskTokenOf(const HfTokenizer* tokenizer, const Family& family);
+// The id of the mask token: the one that a file names, or else the family's. INVALID_ARGUMENT: there is none; `unread`
+// is UnreadTokenizer.
+absl::StatusOr<int32_t> MaskTokenOf(const HfTokenizer* tokenizer, const Family& family, const std::string& unread);
 
 }  // namespace edgewise::hugging_face
 
