@@ -28,8 +28,8 @@ TEST(InputLineTest, TokenIdsAndTokenLabelsArrive) {
   ASSERT_TRUE(input.ok()) << input.status();
   ASSERT_EQ(input->input.sequence().token_ids().values_size(), 3);
   EXPECT_EQ(input->input.sequence().token_ids().values(2), 2147483647);
-  ASSERT_EQ(input->labels.size(), 3u);
-  EXPECT_FALSE(input->labels[1].has_value());
+  ASSERT_EQ(input->labels->size(), 3u);
+  EXPECT_FALSE((*input->labels)[1].has_value());
   EXPECT_FALSE(input->label.has_value());
 }
 

@@ -28,9 +28,10 @@ TEST_P(ActivationsTest, AreThoseOfTransformers) {
   const std::string name = GetParam();
   const fs::path source = tests::TestdataFolder() + "_hugging_face/" + name;
   const json inputs = JsonOf(source / "golden.json")["inputs"];
+  const json golden = JsonOf(tests::TestdataFolder() + "_activations.json")[name];
   const char* const field = name == "modernbert_sequence" ? "hidden_activation" : "hidden_act";
   std::set<std::vector<float>> different;
-  for (const auto& [activation, rows] : JsonOf(tests::TestdataFolder() + "_activations.json")[name].items()) {
+  for (const auto& [activation, rows] : golden.items()) {
     const TemporaryFolder folder;
     const fs::path copy = folder.path();
     fs::copy_file(source / "1" / "model.safetensors", copy / "model.safetensors");

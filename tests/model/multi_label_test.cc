@@ -22,9 +22,10 @@ TEST(MultiLabelTest, ProbabilitiesAreTheScoresOfTransformersPipeline) {
     const LoadedModel model = LoadModel(folder + "/1");
     EXPECT_EQ(model->config().task, ModelTask::kSequenceClassification);
     std::ifstream file(folder + "/golden.json");
+    const json golden = json::parse(file);
     Comparison comparison;
     double largest_sum = 0.0;
-    for (const json& entry : json::parse(file)["inputs"]) {
+    for (const json& entry : golden["inputs"]) {
       ModelInput input = MakeInput(*model, entry["token_ids"].get<std::vector<int32_t>>());
       input.sequences[0].token_types = entry.value("token_types", std::vector<int32_t>());
       const InputResult result = RunOne(*model, input);
