@@ -47,15 +47,16 @@ TEST(HuggingFaceClassTest, IsThatOfTheWeightsWhereTheFolderNamesNone) {
       EXPECT_EQ((*found)->skipped_tensors(), (*named)->skipped_tensors()) << name;
       continue;
     }
-    // Their heads have the same tensors for a text and for its tokens.
+    // Their heads have the same tensors for a text and for its tokens; the last has none, nor the prefix of one.
     EXPECT_TRUE(name == "bert_sequence" || name == "bert_regression" || name == "bert_multi_label" ||
-                name == "modernbert_sequence" || name == "modernbert_mean" || name == "modernbert_tokens")
+                name == "modernbert_sequence" || name == "modernbert_mean" || name == "modernbert_tokens" ||
+                name == "gpt2_causal")
         << name << ": " << found.status();
     EXPECT_TRUE(absl::StrContains(found.status().message(), "architectures is missing, and the weights fit "))
         << found.status();
   }
-  EXPECT_EQ(served[false], 6);
-  EXPECT_GE(served[true], 19);
+  EXPECT_EQ(served[false], 7);
+  EXPECT_GE(served[true], 18);
 }
 
 // What transformers 5.24 reads, and its pipeline shows.

@@ -134,7 +134,8 @@ std::vector<BadFolder> BadFolders() {
        "BertForTokenClassification; add the class, such as \"architectures\": [\"BertForSequenceClassification\"]"},
       {modern, Config({{"architectures", nullptr}}), "fit ModernBertForSequenceClassification and "},
       {modern_masked, Json("config.json", [](json& config) { config["architectures"] = json::array(); }), ""},
-      {gpt2, Config({{"architectures", nullptr}}), ""},
+      {gpt2, Config({{"architectures", nullptr}}), "the weights fit GPT2Model and GPT2LMHeadModel; add the class"},
+      {"gpt2_untied", Config({{"architectures", nullptr}}), ""},
       {"distilbert_sequence",
        Both(Config({{"architectures", nullptr}}), Header("\"pre_classifier.bias", "\"pre_classifier.b1as")),
        "config.json: architectures is missing, and the weights are those of none of DistilBertModel, "
@@ -156,7 +157,7 @@ std::vector<BadFolder> BadFolders() {
       {sequence, Config({{"id2label", {{"2", {"x"}}}}}),
        "id2label: the label of \"2\" is [\"x\"]; a string or a number is expected"},
       {sequence, Config({{"id2label", {{"2", nullptr}}}}),
-       "tensor classifier.weight has shape [3, 32]; config.json expects [2, 32]"},
+       "tensor classifier.bias has shape [3]; config.json expects [2]"},
       {sequence, Config({{"num_attention_heads", 5}}), "num_attention_heads is 5, hidden_size is 32"},
       {sequence, Config({{"hidden_size", nullptr}}), "hidden_size is missing"},
       {sequence, Config({{"hidden_size", "32"}}), "hidden_size is \"32\"; allowed: an integer"},

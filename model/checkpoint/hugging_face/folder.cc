@@ -195,8 +195,9 @@ bool ReadsMean(JsonObject& object, const Family& family) {
   return family.classifier_pooling != nullptr && object.Choice(family.classifier_pooling, {"cls", "mean"}, 0) == 1;
 }
 
-// The class of the model, and its head. `embeds`: modules of sentence-transformers follow the layers instead.
-absl::Status ReadArchitecture(ModelFolder& files, const json& config, bool embeds, Folder& folder) {
+// The class of the model, and its head. `embeds`: modules of sentence-transformers follow the layers instead; `scores`:
+// the model is a cross-encoder.
+absl::Status ReadArchitecture(ModelFolder& files, const json& config, bool embeds, bool scores, Folder& folder) {
   const Family& family = *folder.family;
   const auto architectures = config.find("architectures");
   folder.head = &family.heads[0];
@@ -207,7 +208,14 @@ absl::Status ReadArchitecture(ModelFolder& files, const json& config, bool embed
                                                    std::string(family.model_type), " are not served"));
   }
   if (architectures == config.end() || *architectures == json::array()) {
-    ASSIGN_OR_RETURN(folder.head, HeadOfWeights(files, family, folder.weights));
+    const auto classifies = std::find_if(family.heads.begin(), family.heads.end(), [](const Head& head) {
+      return head.task == ModelTask::kSequenceClassification;
+    });
+    if (scores && classifies != family.heads.end()) {
+      folder.head = &*classifies;
+    } else {
+      ASSIGN_OR_RETURN(folder.head, HeadOfWeights(files, family, folder.weights));
+    }
     folder.architecture = ClassName(family, *folder.head);
     return absl::OkStatus();
   }
@@ -328,7 +336,7 @@ absl::StatusOr<Folder> ReadFolder(ModelFolder& files, const json& whole) {
   const bool scores = modules != nullptr && modules->settings.cross_encoder;
   JsonObject object(config, "");
   folder.weights = object.String("transformers_weights", "");
-  RETURN_IF_ERROR(ReadArchitecture(files, config, modules != nullptr && !scores, folder));
+  RETURN_IF_ERROR(ReadArchitecture(files, config, modules != nullptr && !scores, scores, folder));
   if (scores && folder.head->task != ModelTask::kSequenceClassification) {
     return Invalid(absl::StrCat("architectures is [\"", folder.architecture, "\"]; served of a CrossEncoder: ",
                                 std::string(folder.family->class_name), "ForSequenceClassification"));

@@ -313,8 +313,11 @@ absl::StatusOr<const Head*> HeadOfWeights(ModelFolder& files, const Family& fami
   std::vector<const Head*> fitting;
   std::map<std::string, int> explained;  // tensors that are not the base model's, by how many heads
   std::string served, left_over;
+  const bool prefixed = std::any_of(shards->tensors().begin(), shards->tensors().end(), [&](const auto& tensor) {
+    return absl::StartsWith(tensor.first, std::string(family.prefix));
+  });
   for (const Head& head : family.heads) {
-    bool all = true;
+    bool all = head.architecture != "Model" || !prefixed;
     for (const auto& [plain, tensor] : found.all()) {
       if (IsOfBase(family, plain)) continue;
       const bool explains = Explains(head, family, plain);

@@ -40,9 +40,9 @@ struct Tensors {
 };
 
 // The class whose weights the files are, where config.json names none: the head that has all of its own tensors there,
-// and leaves none that is not the base model's. NOT_FOUND: no file. INVALID_ARGUMENT: no head of the family has, or
-// several have; the message says what to add to config.json, or it begins with the name of a file that is not valid.
-// `weights`: Folder::weights.
+// and leaves none that is not the base model's. The base model itself is saved without its prefix. `weights`:
+// Folder::weights. NOT_FOUND: no file. INVALID_ARGUMENT: no head of the family has, or several have; the message says
+// what to add to config.json, or it begins with the name of a file that is not valid.
 absl::StatusOr<const Head*> HeadOfWeights(ModelFolder& files, const Family& family, const std::string& weights);
 
 // Reads the weights of a folder, and of its dense layers. Old names (LayerNorm.gamma and .beta) and base tensors with
