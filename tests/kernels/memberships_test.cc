@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/memberships.h"
+#include "kernels/cpu/simd/isa.h"
 #include "kernels/reference.h"
 #include "tests/kernels/device_matrix.h"
 
@@ -102,6 +104,28 @@ TEST_P(MembershipsTest, ManyClustersAreTheDefinitionToo) {
   std::vector<float> s(700 * 700, 0.0f);
   for (int u = 0; u < 700; ++u) s[u * 700 + (u * 3 + 1) % 700] = 1.0f / 700;
   Check({1, 24, 700, 18}, s);
+}
+
+// Threads work side by side in one buffer: what one writes behind its part would be another's.
+TEST(MembershipScratchTest, NoTileWritesBehindItsPart) {
+  const int d = 16, k = 16, rows = kMembershipRows;  // whole vectors, and a whole tile
+  const auto w = Random(d * d, 1), b = Random(d, 2), clusters = Random(k * d, 3), q = Random(rows * d, 4);
+  for (const char* name : {"generic", "avx2", "avx512"}) {
+    const absl::StatusOr<Isa> isa = SelectIsa(name);
+    if (!isa.ok()) continue;
+    const CpuMembershipWeights weights(KernelsFor(*isa), {1, d, k, w, b, w, b, clusters, {}});
+    std::vector<float> x(rows * weights.rank()), y = x, query_bound(rows), key_bound(rows);
+    const Memberships out = {x.data(), y.data(), query_bound.data(), key_bound.data(), rows, weights.rank()};
+    ThreadPool one(1);
+    constexpr float kUntouched = 12345.0f;
+    std::vector<float> scratch(rows * 4096, kUntouched);  // far more than Run needs, which makes it smaller
+    const ConstMatrix in(q.data(), rows, d);
+    weights.Run(one, scratch, in, in, out);
+    ASSERT_LE(scratch.size() + 64, size_t{rows} * 4096);
+    for (size_t i = 0; i < 64; ++i) {
+      ASSERT_EQ(scratch.data()[scratch.size() + i], kUntouched) << name;  // still of the vector's own memory
+    }
+  }
 }
 
 }  // namespace
