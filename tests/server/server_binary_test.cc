@@ -180,7 +180,9 @@ TEST(BinaryTest, ModelWithoutAVersionIsToldWhereItBelongs) {
   folder.Write("none/README", "");
   const std::string log = LogOf(folder.path());
   EXPECT_THAT(log, HasSubstr(R"("level":"warning","event":"model without a version","entry":"bert",)"
-                             R"("remedy":"put bert/config.json and model.safetensors into bert/1/"})"));
+                             R"("remedy":"put bert/config.json and model.safetensors into bert/1/, )"
+                             R"(or give --model=bert=)" +
+                             folder.path() + R"(/bert"})"));
   EXPECT_THAT(log, HasSubstr(R"("entry":"none","remedy":"put config.json and model.safetensors into none/1/"})"));
   EXPECT_THAT(log, testing::Not(HasSubstr("repository without a model")));
   EXPECT_THAT(log, testing::Not(HasSubstr(R"("entry":"good")")));
@@ -191,11 +193,12 @@ TEST(BinaryTest, RepositoryThatIsAModelIsToldSo) {
   folder.AddModel("sbm", "m", 1);
   folder.Write("flat/config.json", "{}");
   std::filesystem::create_directory(folder.path() + "/empty");
-  const std::pair<const char*, const char*> cases[] = {
-      {"/m", "this is a model: give the folder above m"},
-      {"/m/", "this is a model: give the folder above m"},
-      {"/m/1", "this is a version of a model: give the folder above m"},
-      {"/flat", "this is a model: put it into flat/1/ and give the folder above flat"},
+  const std::string m = "--model=m=" + folder.path() + "/m/1", flat = "--model=flat=" + folder.path() + "/flat";
+  const std::pair<const char*, std::string> cases[] = {
+      {"/m", "this is a model: give the folder above m, or " + m},
+      {"/m/", "this is a model: give the folder above m, or " + m},
+      {"/m/1", "this is a version of a model: give the folder above m, or " + m},
+      {"/flat", "this is a model: give " + flat + ", or put it into flat/1/ and give the folder above flat"},
       {"/empty", "a model is <name>/<version>/config.json and model.safetensors, such as bert/1/config.json"},
   };
   for (const auto& [path, remedy] : cases) {
@@ -256,6 +259,16 @@ TEST(BinaryTest, FlagsComeFromTheEnvironmentAndTheCommandLineWins) {
   Process wrong({});
   EXPECT_EQ(wrong.Wait(), 2);
   EXPECT_THAT(wrong.output(), HasSubstr("device is \"tpu\""));
+}
+
+TEST(BinaryTest, ModelsOfTheEnvironmentHaveCommasBetweenThem) {
+  const std::string folder = tests::TestdataFolder();
+  const Environment environment{{"EDGEWISE_MODEL", "a=" + folder + "/sbm/1,b=" + folder + "/dense/1"},
+                                {"EDGEWISE_LISTEN", "127.0.0.1:0"},
+                                {"EDGEWISE_METRICS_LISTEN", ""}};
+  Process process({"--device=cpu"});
+  EXPECT_TRUE(process.WaitFor("\"event\":\"model loaded\",\"model\":\"a\"")) << process.output();
+  EXPECT_TRUE(process.WaitFor("\"event\":\"model loaded\",\"model\":\"b\"")) << process.output();
 }
 
 TEST(BinaryTest, AWrongValueInTheEnvironmentNamesItsVariable) {
