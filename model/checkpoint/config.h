@@ -42,7 +42,7 @@ enum class PairwiseBiasKind { kNone, kValues, kBuckets };
 struct TokenizerConfig {
   TokenizerKind kind = TokenizerKind::kNone;
   std::string unread;  // none: which files of one the folder has that is not read, and what to do; empty: none
-  int32_t offset = 1;                                // byte
+  int32_t offset = 1;  // byte
   std::vector<std::string> vocabulary;               // char, word
   int32_t unknown_token_id = -1;                     // char, word; -1: text outside the vocabulary is an error
   bool lowercase = false;                            // word

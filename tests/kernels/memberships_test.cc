@@ -1,9 +1,10 @@
 // Memberships on every device: inner products are the edge rates of the definition, the bounds hold, and a row depends
 // on nothing else.
+#include "kernels/cpu/memberships.h"
+
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/memberships.h"
 #include "kernels/cpu/simd/isa.h"
 #include "kernels/reference.h"
 #include "tests/kernels/device_matrix.h"

@@ -210,7 +210,6 @@ std::vector<Case> Cases() {
       {features, config({{"image_size", {9, 6}}}),
        "vit.embeddings.position_embeddings has shape [1, 5, 32]; config.json expects [1, 7, 32]"},
       {features, config({{"num_channels", 4}}), "has shape [32, 5, 3, 3]; config.json expects [32, 4, 3, 3]"},
-      {classes, config({{"problem_type", "multi_label_classification"}}), "problem_type is"},
       // The preprocessor.
       {classes, steps({{"size", {{"height", 8}}}}),
        steps_file + "size is 8 x 8; image_size of config.json is 8 x 12 (width x height)"},

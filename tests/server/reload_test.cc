@@ -136,7 +136,7 @@ TEST_F(ReloadTest, EveryFileThatIsReadIsReadAgainWhenItChanges) {
 TEST_F(ReloadTest, AVersionThatLackedAFileIsTriedWhenItComes) {
   fs::create_directories(Path("m/1"));
   EXPECT_EQ(Poll(), 1u);
-  EXPECT_EQ(Only().error, "config.json: no such file");
+  EXPECT_EQ(Only().error, "config.json: no such file; the folder is empty");
   EXPECT_EQ(Poll(), 0u);
   folder_.Write("m/1/other", "");
   EXPECT_EQ(Poll(), 0u) << "nobody looked for it";

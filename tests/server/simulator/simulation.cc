@@ -304,6 +304,7 @@ void Simulation::LoadPiece() {
   loaded->name = absl::StrCat("m", model);
   loaded->version = ++counts_.loads;
   loaded->metrics = metrics_.ForModel(loaded->name, 1)->Loaded(metrics_.other()->Event(), **loading);
+  loaded->metrics->ExpectShadow(metrics_.other()->Event());  // AddShadow gives requests one
   loaded->model = *std::move(loading);
   models_[model] = std::move(loaded);
   versions_[model] = version;
