@@ -60,10 +60,7 @@ FlagSet::Flag* FlagSet::Find(const std::string& name) {
 absl::Status FlagSet::Unknown(const std::string& name) const {
   std::set<std::string> known;
   for (const Flag& one : flags_) known.insert(one.name);
-  // However long it is, a name with dashes is near to the one with underscores.
-  const std::string underscored = absl::StrReplaceAll(name, {{"-", "_"}});
-  const std::string hint = DidYouMean(known.count(underscored) ? underscored : name, known, "--");
-  return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name, hint));
+  return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name, DidYouMean(name, known, "--")));
 }
 
 absl::Status FlagSet::Set(Flag& flag, const std::string& given, const std::string& value) {
