@@ -46,16 +46,16 @@ absl::StatusOr<ModelSequence> Prepare(const Model& model, const json& entry) {
                            prompt);
 }
 
-// What a client gets: an embedding, the value of one label, or the logits of several.
+// What a client gets: an embedding, the value of one label, the logits of several, or each one's probability.
 std::vector<float> Answer(const Model& model, ModelSequence sequence) {
   ModelInput input;
   input.sequences.push_back(std::move(sequence));
   const InputResult result = RunOne(model, input);
   EXPECT_TRUE(result.status.ok()) << result.status;
   const ModelConfig& config = model.config();
-  if (config.task == ModelTask::kSequenceClassification) return result.logits;
+  if (config.task == ModelTask::kSequenceClassification && !config.multi_label) return result.logits;
   std::vector<float> numbers = result.probabilities;
-  if (config.task == ModelTask::kRegression) return numbers;
+  if (config.task != ModelTask::kEmbedding) return numbers;
   numbers.resize(static_cast<size_t>(config.embedding_size));
   double squares = 0.0;
   for (const float number : numbers) squares += static_cast<double>(number) * number;
@@ -86,6 +86,7 @@ TEST(SentenceFoldersTest, BothReleasesAreThere) {
                                              "cross_encoder",
                                              "cross_encoder_labels",
                                              "cross_encoder_logits",
+                                             "cross_encoder_sigmoids",
                                              "dense",
                                              "excluded_prompts",
                                              "last_token",

@@ -44,7 +44,7 @@ FAMILIES = {
     "qwen2": ("Qwen2ForCausalLM", DECODER, "gpt2"),
     "qwen3": ("Qwen3ForCausalLM", {**DECODER, "head_dim": 16}, "gpt2"),
 }
-TANH, NONE, GELU = torch.nn.Tanh(), torch.nn.Identity(), torch.nn.GELU()
+TANH, NONE, GELU, SIGMOID = torch.nn.Tanh(), torch.nn.Identity(), torch.nn.GELU(), torch.nn.Sigmoid()
 
 
 def pooling(mode, **more):
@@ -68,10 +68,13 @@ def cases():
             head = kind.replace("Model", "ForSequenceClassification")
             for labels in (1, 3):
                 yield f"{family}_scores{labels}", ((head, {**sizes, "num_labels": labels}, tokenizer), {"max_length": 20})
+            yield f"{family}_sigmoids", ((head, {**sizes, "num_labels": 3}, tokenizer), {"activation_fn": SIGMOID})
             yield f"{family}_logits", ((head, {**sizes, "num_labels": 1}, tokenizer), {"activation_fn": NONE})
 
 
-def numbers_of(prediction):
+def numbers_of(prediction, name):
+    if name.endswith("_sigmoids"):
+        return prediction["probabilities"]
     return prediction.get("embedding") or prediction.get("values") or prediction["logits"]
 
 
@@ -89,7 +92,7 @@ def compare(server, name, entries, temporary):
     most = 0.0
     answers = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
     for entry, answer in zip(entries, answers, strict=True):
-        got, wanted = numbers_of(answer["predictions"][0]), entry.get("embedding") or entry["scores"]
+        got, wanted = numbers_of(answer["predictions"][0], name), entry.get("embedding") or entry["scores"]
         most = max([most, *(abs(one - other) for one, other in zip(got, wanted, strict=True))])
     return most
 

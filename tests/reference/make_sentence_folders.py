@@ -85,6 +85,7 @@ CROSS_ENCODERS = {
     "cross_encoder": (bert(SCORER, num_labels=1), {"max_length": 24}),
     "cross_encoder_logits": (bert(SCORER, num_labels=1), {"activation_fn": NONE}),
     "cross_encoder_labels": (bert(SCORER, num_labels=3), {}),
+    "cross_encoder_sigmoids": (bert(SCORER, num_labels=3), {"activation_fn": torch.nn.Sigmoid()}),
 }
 OLD_CROSS_ENCODERS = {"old_cross_encoder": (bert(SCORER, num_labels=1), {})}
 CASES = {**OLD_ENCODERS, **OLD_CROSS_ENCODERS} if OLD else {**ENCODERS, **CROSS_ENCODERS}

@@ -58,11 +58,13 @@ absl::Status ReadScores(const SentenceModules* modules, JsonObject& object, Mode
   }
   const std::string name = TorchClass(path);
   const bool classes = config.task != ModelTask::kRegression;
-  if (name == "Identity" || (classes && name == (config.multi_label ? "Sigmoid" : "Softmax"))) return absl::OkStatus();
-  config.sigmoid = one && name == "Sigmoid";
-  if (config.sigmoid) return absl::OkStatus();
-  return InvalidIn(file, absl::StrCat(field, " is ", ShowJson(json(path)), "; served: Identity and ",
-                                      one || config.multi_label ? "Sigmoid" : "Softmax", " of torch.nn with ",
+  if (name == "Identity" || (classes && !config.multi_label && name == "Softmax")) return absl::OkStatus();
+  if ((one || classes) && name == "Sigmoid") {
+    (one ? config.sigmoid : config.multi_label) = true;  // of several labels each is an answer of its own
+    return absl::OkStatus();
+  }
+  return InvalidIn(file, absl::StrCat(field, " is ", ShowJson(json(path)), "; served: Identity and Sigmoid",
+                                      classes && !config.multi_label ? ", and Softmax," : "", " of torch.nn with ",
                                       config.num_labels, one ? " label" : " labels"));
 }
 
