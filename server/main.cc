@@ -33,8 +33,11 @@ enum ExitCode { kOk = 0, kNotDrained = 1, kBadFlags = 2, kPortTaken = 3, kNoDevi
 
 constexpr int64_t kPollMilliseconds = 20;
 constexpr int kLoadGracePolls = 2000 / kPollMilliseconds;  // how long an exit waits for a model that loads
-constexpr int kLargeBlock = 64 << 10;                      // bytes
-constexpr int kMostOfAnArena = 4 << 20;                    // bytes that are free at its end
+// How long connections are served after the port is closed, at most: longer than a proxy keeps one without knowing
+// better (deploy/nginx-replicas.conf).
+constexpr std::chrono::milliseconds kLastConnections{2000};
+constexpr int kLargeBlock = 64 << 10;    // bytes
+constexpr int kMostOfAnArena = 4 << 20;  // bytes that are free at its end
 
 // The options, and the flags that set them. The default of an option is that of its flag.
 struct Settings {
@@ -231,8 +234,8 @@ void PrepareProcess() {
 using Clock = std::chrono::steady_clock;
 
 // Waits for SIGTERM or SIGINT, at most until `end`, and reads the repository again at every SIGHUP. The signals are
-// blocked in every thread.
-void AwaitStop(Server& server, const sigset_t& signals, Clock::time_point end) {
+// blocked in every thread. Whether one came.
+bool AwaitStop(Server& server, const sigset_t& signals, Clock::time_point end) {
   while (true) {
     const auto left = std::max(end - Clock::now(), Clock::duration(0));
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
@@ -243,7 +246,7 @@ void AwaitStop(Server& server, const sigset_t& signals, Clock::time_point end) {
       const absl::Status status = server.Reload();
       if (!status.ok()) Log(LogLevel::kError, "repository not read", {{"error", std::string(status.message())}});
     } else if (signal > 0 || left == Clock::duration(0)) {
-      return;
+      return signal > 0;
     }
   }
 }
@@ -309,7 +312,10 @@ int Main(int argc, char** argv) {
   AwaitStop(**server, Signals(), Clock::time_point::max());
   if (options.drain_delay.count() > 0 && !device_lost) {
     (*server)->AnnounceDrain();
-    AwaitStop(**server, Signals(), Clock::now() + options.drain_delay);
+    if (!AwaitStop(**server, Signals(), Clock::now() + options.drain_delay)) {
+      (*server)->StopListening();
+      AwaitStop(**server, Signals(), Clock::now() + std::min(options.drain_delay, kLastConnections));
+    }
   }
   Drain(**server, Signals(), options.drain_timeout);
   if (device_lost) {

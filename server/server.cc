@@ -316,6 +316,8 @@ void Server::AnnounceDrain() {
   parts_->health.StopServing();
 }
 
+void Server::StopListening() { parts_->listener->Stop(); }
+
 void Server::Drain(std::chrono::milliseconds timeout) {
   if (std::exchange(parts_->drained, true)) return;
   parts_->leaving = true;

@@ -128,6 +128,33 @@ class RolloutTest(ReplicasTest):
         self.assertEqual(run_cli([], "predict", f"--server={name}", "--model=sentiment", f"--text={FILM}").returncode, 0)
 
 
+    def test_health_is_asked_with_the_token_where_it_is_encrypted(self):
+        certificate, key, tokens = (os.path.join(self.repository, name) for name in ("certificate", "key", "tokens"))
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=edgewise.test",
+                        "-addext", "subjectAltName=DNS:edgewise.test", "-keyout", key, "-out", certificate], check=True,
+                       capture_output=True)
+        with open(tokens, "w", encoding="utf-8") as file:
+            file.write("a-token-for-the-tests\n")
+        flags = (f"--tls_certificate={certificate}", f"--tls_key={key}", f"--auth_token_file={tokens}")
+        servers = [Server(self.repository, *flags) for _ in range(2)]
+        try:
+            for server in servers:
+                for _ in range(2):
+                    server.wait_for_event("model loaded")
+            addresses = [server.address for server in servers]
+            tls = edgewise.Tls(certificate, server_name="edgewise.test")
+            with edgewise.Client(addresses, tls=tls, token="a-token-for-the-tests", timeout=HANG) as client:
+                wait_until("both", lambda: client.predict("sentiment", FILM) and all(map(answered, servers)))
+                self.assertEqual(client.predict("sentiment", FILM, samples=4, spread=True).samples, 4)
+            with edgewise.Client(addresses, tls=tls, timeout=HANG) as client:
+                error = self.error_of(lambda: client.predict("sentiment", FILM))
+            self.assertEqual(error.code, "UNAVAILABLE")
+            self.assertIn("is a token wanted?", error.message)
+        finally:
+            for server in servers:
+                server.stop()
+
+
 class AddressTest(unittest.TestCase):
     def test_what_is_no_address_is_refused_by_name(self):
         for address, words in (

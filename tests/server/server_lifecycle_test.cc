@@ -255,6 +255,27 @@ TEST(LifecycleTest, AnAnnouncedDrainIsToldToAllAndTakesCalls) {
   for (const auto& watcher : watchers) EXPECT_EQ(watcher->Read(), -1);
 }
 
+// As a proxy needs it that asks nobody for health.
+TEST(LifecycleTest, AClosedPortLeavesTheConnectionsThatAreThere) {
+  TestFolder folder;
+  folder.AddModel("sbm", "sbm", 1);
+  TestServer server(TestOptions(folder.path()));
+  ASSERT_TRUE(server.WaitForHealth("sbm", 1));
+  const auto ask = [](const std::shared_ptr<grpc::Channel>& channel) {
+    CallContext context;
+    v1::PredictResponse response;
+    return v1::InferenceService::NewStub(channel)->Predict(&context, SmallRequest(), &response).error_code();
+  };
+  EXPECT_EQ(ask(server.channel()), grpc::StatusCode::OK);
+  server.server().StopListening();
+  EXPECT_EQ(ask(server.channel()), grpc::StatusCode::OK);
+  grpc::ChannelArguments own;
+  own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  const std::string address = "127.0.0.1:" + std::to_string(server.server().port());
+  EXPECT_EQ(ask(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), own)),
+            grpc::StatusCode::UNAVAILABLE);
+}
+
 TEST(LifecycleTest, DrainFinishesWhatRunsAndRefusesWhatComes) {
   TestClock clock;
   ServerOptions options = TestOptions();
