@@ -66,7 +66,7 @@ def _shape(part: pb.Prediction) -> tuple[Any, ...]:
     """What depends on the input alone."""
     edges = part.edges
     return (len(part.probabilities), len(part.values), len(part.embedding), len(part.logits), len(part.top),
-            part.scored_tokens, part.truncated_tokens, part.normalized, _multi_label(part), edges.pairs, edges.budget,
+            part.scored_tokens, part.truncated_tokens, part.normalized, part.multi_label, edges.pairs, edges.budget,
             [(token.pad, token.position, token.begin, token.end, len(token.probabilities), len(token.logits),
               len(token.top)) for token in part.tokens],
             [[len(head.key_degrees) for head in layer.heads] for layer in edges.layers])
@@ -138,9 +138,8 @@ def _prediction(parts: Sequence[pb.Prediction], names: Mapping[int, str]) -> pb.
                 _label([one[row] for one in probabilities], [one[row] for one in logits] if given.logits else [], False,
                        names, len(given.top), token)
     elif first.probabilities:
-        if _multi_label(first):
-            merged.multi_label = True
-        _label(probabilities, logits if first.logits else [], _multi_label(first), names, len(first.top), merged)
+        merged.multi_label = first.multi_label
+        _label(probabilities, logits if first.logits else [], first.multi_label, names, len(first.top), merged)
     return merged
 
 
