@@ -71,7 +71,8 @@ class Joiner {
  public:
   absl::Status Take(const char* file, const json& fields) {
     for (const auto& [name, token] : fields.items()) {
-      const bool role = std::any_of(std::begin(kRoles), std::end(kRoles), [&](const char* one) { return name == one; });
+      const bool role =
+          std::any_of(std::begin(kRoles), std::end(kRoles), [&field = name](const char* one) { return field == one; });
       if (role) RETURN_IF_ERROR(Name(file, name, token, roles));
       // Others may be switches, such as add_bos_token. Those of tokenizer_config.json, which is taken first, stay.
       if (!role && absl::EndsWith(name, "_token") && TextOf(token) != nullptr && !own.contains(name)) {
