@@ -9,7 +9,7 @@
 namespace edgewise::chat {
 namespace {
 
-constexpr absl::CivilSecond kNow(2026, 3, 4, 15, 6, 7);
+constexpr absl::CivilSecond kToday(2026, 3, 4, 15, 6, 7);
 const std::vector<Message> kHello = {{"user", "Hello"}};
 
 absl::StatusOr<std::string> Render(const std::string& source, const std::string& json, const Tokens& tokens = {}) {
@@ -17,7 +17,7 @@ absl::StatusOr<std::string> Render(const std::string& source, const std::string&
   EXPECT_TRUE(read.ok()) << source << ": " << read.status();
   const auto arguments = Arguments::Read(json);
   if (!arguments.ok()) return arguments.status();
-  return read->Render(kHello, kNow, NoBounds(), *arguments);
+  return read->Render(kHello, kToday, NoBounds(), *arguments);
 }
 
 // The message of a refusal of the field.
@@ -132,7 +132,7 @@ TEST(TemplateArgumentsTest, ToolsChooseTheTemplateForTools) {
   const auto unserved = ChatTemplate::Read("plain", {}, "\n{% macro f() %}");
   ASSERT_TRUE(served.ok() && unserved.ok());
   const auto render = [](const ChatTemplate& read, const std::string& json) {
-    return read.Render(kHello, kNow, NoBounds(), *Arguments::Read(json));
+    return read.Render(kHello, kToday, NoBounds(), *Arguments::Read(json));
   };
   for (const std::string json : {"", R"({"tools": null})", R"({"documents": [{}]})"}) {
     EXPECT_EQ(*render(*served, json), "plain");

@@ -42,13 +42,13 @@ Change Modules(const std::vector<std::pair<std::string, std::string>>& with) {
   };
 }
 
-struct Case {
+struct RefusedFolder {
   std::string folder;
   Change change;
   std::string message;  // a part of it; empty: it loads
 };
 
-std::vector<Case> Cases() {
+std::vector<RefusedFolder> RefusedFolders() {
   const std::string mean = "mean", dense = "dense", scores = "cross_encoder", labels = "cross_encoder_labels",
                     old = "old_mean", decoder = "last_token", old_scores = "old_cross_encoder";
   const std::string bert = "sentence_bert_config.json", settings = "config_sentence_transformers.json",
@@ -156,7 +156,7 @@ std::vector<Case> Cases() {
 
 TEST(SentenceRefusedTest, WhatWouldChangeTheAnswerIsRefusedByName) {
   const std::unique_ptr<Backend> backend = MakeBackend();
-  const std::vector<Case> cases = Cases();
+  const std::vector<RefusedFolder> cases = RefusedFolders();
   for (size_t i = 0; i < cases.size(); ++i) {
     const auto& [name, change, message] = cases[i];
     const TemporaryFolder temporary;
