@@ -17,6 +17,7 @@ absl::Status CheckPart(const v1::PredictResponse& part, size_t index, const v1::
   status.Update(internal::CheckSame(name + "seed", part.seed(), first.seed()));
   status.Update(internal::CheckSame(name + "device", part.device(), first.device()));
   status.Update(internal::CheckSame(name + "build", part.build(), first.build()));
+  status.Update(internal::CheckSame(name + "sha256", part.sha256(), first.sha256()));
   status.Update(
       internal::CheckSame(name + "predictions: their number", part.predictions_size(), first.predictions_size()));
   return status;
@@ -50,6 +51,7 @@ absl::StatusOr<v1::PredictResponse> MergeEnsembleParts(std::span<const v1::Predi
   merged.set_seed(first.seed());
   merged.set_device(first.device());
   merged.set_build(first.build());
+  merged.set_sha256(first.sha256());
   merged.set_request_id(first.request_id());
   if (first.has_settings()) {
     *merged.mutable_settings() = first.settings();

@@ -25,6 +25,11 @@ absl::Status CheckRequest(const v1::PredictRequest& request) {
     return absl::InvalidArgumentError(
         "ensemble.samples is 0; an ensemble that is spread needs the number of its samples, 1 or more");
   }
+  const uint64_t first = request.ensemble().first_sample(), samples = request.ensemble().samples();
+  if (first + samples > uint64_t{1} << 32) {
+    return absl::InvalidArgumentError(absl::StrCat("ensemble.first_sample is ", first, " with ", samples,
+                                                   " samples; the last sample may be ", (uint64_t{1} << 32) - 1));
+  }
   if (request.ensemble().tolerance() != 0) return refuse("ensemble.tolerance", "no part knows when it is met");
   if (request.budget().allow_degraded()) return refuse("budget.allow_degraded", "parts would give up samples");
   if (request.budget().fit_deadline()) return refuse("budget.fit_deadline", "parts would choose their samples");
@@ -38,10 +43,13 @@ uint64_t DrawSeed() {
 }
 
 // What two answers must have in common to be parts of one.
-using Origin = std::tuple<int64_t, std::string, std::string>;  // version, device, build
+using Origin = std::tuple<int64_t, std::string, std::string, std::string, std::string>;
 
+// Version, device, build, weights; and the settings, which a profile changes that is reloaded.
 Origin OriginOf(const v1::PredictResponse& response) {
-  return {response.version(), response.device(), response.build()};
+  v1::Settings settings = response.settings();
+  settings.clear_samples();
+  return {response.version(), response.device(), response.build(), response.sha256(), settings.SerializeAsString()};
 }
 
 // An answer that ended, and whose it was.
@@ -211,7 +219,9 @@ class Spread {
     };
     if (part.version() != first.version()) return say("version", part.version(), first.version());
     if (part.device() != first.device()) return say("device", part.device(), first.device());
-    return say("build", part.build(), first.build());
+    if (part.build() != first.build()) return say("build", part.build(), first.build());
+    if (part.sha256() != first.sha256()) return say("sha256", part.sha256(), first.sha256());
+    return say("settings", part.settings().ShortDebugString(), first.settings().ShortDebugString());
   }
 
   std::vector<Part> parts_;  // stay where they are: calls refer to the requests

@@ -168,7 +168,8 @@ absl::StatusOr<ModelSequence> Model::PrepareText(const std::string& text, const 
   ASSIGN_OR_RETURN(sequence, Finish(std::move(encoding.ids), "text", std::move(sequence)));
   if (prompt == nullptr || prompt->tokens == 0) return sequence;
   const int32_t cut = truncate == TruncateMode::kHead ? static_cast<int32_t>(sequence.truncated_tokens) : 0;
-  const auto behind = std::lower_bound(sequence.positions.begin(), sequence.positions.end(), prompt->tokens - cut);
+  const int32_t first = std::max(prompt->tokens - cut, prompt->template_tokens);
+  const auto behind = std::lower_bound(sequence.positions.begin(), sequence.positions.end(), first);
   REFUSE_IF(behind == sequence.positions.end(), "text",
             "has no tokens behind those of the prompt, which the model leaves out of its pooling (include_prompt)");
   sequence.pooled_from = static_cast<int32_t>(behind - sequence.positions.begin());

@@ -65,7 +65,8 @@ struct DenseLayer {
 // Put before a text.
 struct Prompt {
   std::string text;
-  int32_t tokens = 0;  // with those that the tokenizer's template puts in front; of a model that does not pool them
+  // Of a model that does not pool them: with those that the tokenizer's template puts in front, and these alone.
+  int32_t tokens = 0, template_tokens = 0;
 };
 
 struct AttentionKind;  // model/kinds/kind.h

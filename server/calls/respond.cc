@@ -242,6 +242,7 @@ void FillOrigin(const Request& request, Message& message) {
 void FillResponse(Request& request, v1::PredictResponse& response) {
   FillOrigin(request, response);
   response.set_build(BuildId());
+  response.set_sha256(request.model->model->sha256());
   const Consent& consent = request.consent;
   if (consent.fit || consent.reason != DegradedBy::kNothing) FillDegraded(request, *response.mutable_degraded());
   for (size_t i = 0; i < request.inputs.size(); ++i) {

@@ -166,7 +166,9 @@ TEST(SpreadTest, PartsOfAnotherOriginAreComputedAgainOnTheFirstPartsServer) {
   const std::vector<void (*)(v1::PredictResponse&)> kChanges = {
       [](v1::PredictResponse& response) { response.set_version(9); },
       [](v1::PredictResponse& response) { response.set_device("other"); },
-      [](v1::PredictResponse& response) { response.set_build("other"); }};
+      [](v1::PredictResponse& response) { response.set_build("other"); },
+      [](v1::PredictResponse& response) { response.set_sha256("other"); },
+      [](v1::PredictResponse& response) { response.mutable_settings()->set_profile("other"); }};
   for (const auto change : kChanges) {
     Servers servers(3);
     servers.Set(1, Of(change));
@@ -218,6 +220,8 @@ TEST(SpreadTest, WhatDoesNotGoWithItIsRefusedByName) {
        [](v1::PredictRequest& request) { request.mutable_budget()->set_allow_degraded(true); }},
       {"budget.fit_deadline", [](v1::PredictRequest& request) { request.mutable_budget()->set_fit_deadline(true); }},
       {"outputs.graph", [](v1::PredictRequest& request) { request.mutable_outputs()->set_graph(true); }},
+      {"ensemble.first_sample",
+       [](v1::PredictRequest& request) { request.mutable_ensemble()->set_first_sample(0xffffffff); }},
       {"ensemble.samples", [](v1::PredictRequest& request) { request.mutable_ensemble()->set_samples(0); }}};
   for (const auto& [field, set] : kCases) {
     Servers servers(2);

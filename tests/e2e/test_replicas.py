@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -119,6 +120,10 @@ class RolloutTest(ReplicasTest):
             wait_until("the replica to be asked", lambda: client.predict("sentiment", FILM) and answered(again))
 
     def test_a_name_stands_for_its_addresses(self):
+        try:
+            socket.getaddrinfo("localhost", None)
+        except OSError:
+            self.skipTest("the machine does not know the name localhost (/etc/hosts)")
         server, = self.start(1)
         name = "dns:///localhost:" + server.address.split(":")[1]
         with edgewise.Client(name, timeout=HANG) as client:
@@ -126,7 +131,6 @@ class RolloutTest(ReplicasTest):
             spread = client.predict("sentiment", FILM, samples=4, seed=1, spread=True)
         self.assertEqual(spread.message.SerializeToString(), one.message.SerializeToString())
         self.assertEqual(run_cli([], "predict", f"--server={name}", "--model=sentiment", f"--text={FILM}").returncode, 0)
-
 
     def test_health_is_asked_with_the_token_where_it_is_encrypted(self):
         certificate, key, tokens = (os.path.join(self.repository, name) for name in ("certificate", "key", "tokens"))

@@ -153,6 +153,26 @@ TEST(SentenceFoldersTest, RowsOfThePromptAreLeftOut) {
   for (int i = 0; i < 36; ++i) text += "cat ";
   EXPECT_EQ(pooled_from("query", text, TruncateMode::kTail), 5);
   EXPECT_EQ(pooled_from("query", text, TruncateMode::kHead), 3);
+  EXPECT_EQ(pooled_from("query", text + text, TruncateMode::kHead), 1) << "[CLS] is no part of the text";
+}
+
+// sentence-transformers takes the last token of a prompt for the template's only where a file names it.
+TEST(SentenceFoldersTest, ATokenBehindThePromptCountsWhereNoFileNamesIt) {
+  const TemporaryFolder temporary;
+  const fs::path folder = temporary.path() + "/1";
+  fs::copy(SentenceFolder("excluded_prompts") + "/1", folder, fs::copy_options::recursive);
+  json tokens = ReadFile(folder / "tokenizer_config.json");
+  EXPECT_EQ(LoadModel(folder)->config().prompts.at("query").tokens, 5);
+  tokens["sep_token"] = nullptr;
+  WriteFile(folder / "tokenizer_config.json", tokens.dump());
+  EXPECT_EQ(LoadModel(folder)->config().prompts.at("query").tokens, 6);
+  tokens["sep_token"] = "[SEP]";
+  tokens["model_max_length"] = 1e30;
+  WriteFile(folder / "tokenizer_config.json", tokens.dump());
+  json settings = ReadFile(folder / "sentence_bert_config.json");
+  settings["max_seq_length"] = 1e30;
+  WriteFile(folder / "sentence_bert_config.json", settings.dump());
+  EXPECT_EQ(LoadModel(folder)->config().max_text_tokens, 0) << "no limit";
 }
 
 TEST(SentenceFoldersTest, FieldsThatMakeNoDifferenceAreListed) {

@@ -13,6 +13,18 @@ using nlohmann::json;
 
 constexpr char kSettings[] = "config_sentence_transformers.json";
 
+// Whether a file gives this token a name, as transformers' all_special_ids has it: being special is not enough.
+bool IsNamed(const HfTokenizer& tokenizer, int32_t id) {
+  const SpecialTokens& special = tokenizer.special_tokens();
+  for (const int32_t role :
+       {special.bos, special.eos, special.unk, special.sep, special.pad, special.cls, special.mask}) {
+    if (id == role) return true;
+  }
+  const std::string* token = tokenizer.Token(id);
+  return token != nullptr && std::any_of(special.named.begin(), special.named.end(),
+                                         [&](const auto& named) { return named.second == *token; });
+}
+
 }  // namespace
 
 absl::Status ReadEmbedding(const SentenceModules* modules, ModelConfig& config) {
@@ -91,10 +103,13 @@ absl::Status ReadTexts(ModelFolder& files, const SentenceModules* modules, const
     if (!encoding.ok()) {
       return InvalidIn(kSettings, absl::StrCat("prompts.", name, ": ", std::string(encoding.status().message())));
     }
-    // A token behind the prompt comes behind the text too.
+    // A special token that has a name comes behind the text too, as sentence-transformers counts.
     const std::vector<int32_t>& ids = encoding->ids;
-    const bool behind = !ids.empty() && tokenizer->IsSpecial(ids.back());
+    const bool behind = !ids.empty() && IsNamed(*tokenizer, ids.back());
     prompt.tokens = static_cast<int32_t>(ids.size()) - (behind ? 1 : 0);
+    const absl::StatusOr<Encoding> bare =
+        tokenizer->Encode(text, {.add_special_tokens = false, .max_tokens = options.max_tokens, .only_ids = true});
+    if (bare.ok()) prompt.template_tokens = std::max<int32_t>(0, prompt.tokens - static_cast<int32_t>(bare->size()));
   }
   return absl::OkStatus();
 }

@@ -36,6 +36,13 @@ constexpr const char* kLoaderArguments[] = {"trust_remote_code",
                                             "truncation_side",
                                             "add_pooling_layer"};
 
+// A number of tokens; 0: none, or more than any model takes, which is how transformers writes none (1e30).
+int32_t ReadLimit(const char* field, JsonObject& fields) {
+  const json& limit = fields.Value(field, false);
+  if (limit.is_null() || (limit.is_number() && limit.get<double>() > kMaxPositions)) return 0;
+  return fields.Integer(field, 1, kMaxPositions);
+}
+
 // The arguments for one loader, under its old or its new name. `limit`: where model_max_length is read to; null: it is
 // an argument as others.
 void ReadArguments(const char* name, const std::string& file, int32_t* limit, JsonObject& fields,
@@ -43,7 +50,7 @@ void ReadArguments(const char* name, const std::string& file, int32_t* limit, Js
   const json& arguments = fields.Value(name, false);
   if (arguments.is_null()) return;
   JsonObject read(arguments, name);
-  if (limit != nullptr && read.Has("model_max_length")) *limit = read.Integer("model_max_length", 1, kMaxPositions);
+  if (limit != nullptr && read.Has("model_max_length")) *limit = ReadLimit("model_max_length", read);
   for (const auto& [argument, value] : arguments.items()) {
     if (limit != nullptr && argument == "model_max_length") continue;
     const bool known =
@@ -169,8 +176,7 @@ absl::Status ReadTransformerSettings(ModelFolder& files, SentenceSettings& setti
     fields.Choice("transformer_task", {scores ? "sequence-classification" : "feature-extraction"}, 0);
     fields.Choice("module_output_name", {scores ? "scores" : "token_embeddings"}, 0);
     ReadModalities(file, scores ? "logits" : "last_hidden_state", fields, skipped);
-    const json& most = fields.Value("max_seq_length", false);
-    if (!most.is_null()) settings.max_text_tokens = fields.Integer("max_seq_length", 1, kMaxPositions);
+    settings.max_text_tokens = ReadLimit("max_seq_length", fields);
     settings.lower_case =
         fields.Value("do_lower_case", false).is_null() ? false : fields.Boolean("do_lower_case", false);
     for (const char* name : {"model_args", "model_kwargs", "config_args", "config_kwargs"}) {

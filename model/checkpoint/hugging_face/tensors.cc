@@ -334,8 +334,8 @@ absl::StatusOr<const Head*> HeadOfWeights(ModelFolder& files, const Family& fami
   if (fitting.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("config.json: architectures is missing, and the weights are those of none of ", served,
-                     left_over.empty() ? "" : absl::StrCat(", which have no tensor ", left_over), kAdd,
-                     ClassName(family, family.heads.front()), "\"]"));
+                     left_over.empty() ? absl::StrCat(kAdd, ClassName(family, family.heads.front()), "\"]")
+                                       : absl::StrCat(", which have no tensor ", left_over)));
   }
   const Head& first = *fitting.front();
   for (const Head* other : fitting) {

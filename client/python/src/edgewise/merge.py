@@ -27,14 +27,14 @@ def merge(parts: Sequence[pb.PredictResponse], label_names: Sequence[str] | None
     """
     first = parts[0]
     for i, part in enumerate(parts):
-        for field in ("model", "version", "seed", "device", "build"):
+        for field in ("model", "version", "seed", "device", "build", "sha256"):
             if getattr(part, field) != getattr(first, field):
                 raise _refused(f"parts[{i}].{field} is {getattr(part, field)}, but parts[0] has {getattr(first, field)}")
         if len(part.predictions) != len(first.predictions):
             raise _refused(f"parts[{i}].predictions: their number is {len(part.predictions)}, but parts[0] has "
                            f"{len(first.predictions)}")
     merged = pb.PredictResponse(model=first.model, version=first.version, seed=first.seed, device=first.device,
-                                build=first.build, request_id=first.request_id)
+                                build=first.build, sha256=first.sha256, request_id=first.request_id)
     if first.HasField("settings"):
         merged.settings.CopyFrom(first.settings)
         merged.settings.samples = sum(part.settings.samples for part in parts)

@@ -28,6 +28,9 @@ def predict(request: pb.PredictRequest, servers: int, ask: Ask, to_error: Callab
     for message, field, why in _REFUSED:
         if getattr(getattr(request, message), field):
             raise _refused(f"{message}.{field}", f"{field} does not go with spread: {why}")
+    if request.ensemble.first_sample + request.ensemble.samples > 1 << 32:
+        raise _refused("ensemble.first_sample", f"first_sample is {request.ensemble.first_sample} with "
+                       f"{request.ensemble.samples} samples; the last sample may be {(1 << 32) - 1}")
     if not request.ensemble.samples:
         raise _refused("ensemble.samples", "samples is 0; spread needs the number of samples, 1 or more")
     each_sample = request.outputs.each_sample
@@ -48,7 +51,11 @@ def _refused(field: str, message: str) -> Error:
 
 def _origin(answer: pb.PredictResponse) -> dict[str, Any]:
     """What two answers must have in common to be parts of one."""
-    return {"version": answer.version, "device": answer.device, "build": answer.build}
+    settings = pb.Settings()
+    settings.CopyFrom(answer.settings)  # which a profile changes that is reloaded
+    settings.ClearField("samples")
+    return {"version": answer.version, "device": answer.device, "build": answer.build, "sha256": answer.sha256,
+            "settings": settings}
 
 
 class _Part:
