@@ -120,7 +120,7 @@ class LanguageTest(unittest.TestCase):
         self.assertEqual(json.loads(scored.stdout)["tokens"], len(text) - 2)
         self.assertEqual(refused.returncode, 1)
         self.assertIn("RESOURCE_EXHAUSTED", refused.stderr)
-        self.assertIn("token_ids has 73600 tokens, which makes 73473 windows of 128 positions, 1 apart; at most 1048576",
+        self.assertIn("text has 73600 tokens, which makes 73473 windows of 128 positions, 1 apart; at most 1048576",
                       refused.stderr)
 
     def test_every_series_of_generation_exists_from_the_start(self):
