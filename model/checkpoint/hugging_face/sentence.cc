@@ -143,7 +143,7 @@ absl::StatusOr<std::vector<Module>> ReadModuleList(const json& modules, std::vec
     const std::string who = absl::StrCat("module ", list.size());
     JsonObject fields(one, who);
     const std::string type = fields.String("type", "");
-    Module& module = list.emplace_back(KindOf(type), fields.String("path", ""));
+    Module& module = list.emplace_back(Module{KindOf(type), fields.String("path", "")});
     // What a caller may hand to the module: it makes no difference where nobody does.
     SkipFields({"kwargs"}, kModules, fields, skipped);
     if (!fields.status().ok()) return InvalidIn(kModules, std::string(fields.status().message()));
