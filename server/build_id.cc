@@ -36,8 +36,9 @@ int AddIds(dl_phdr_info* object, size_t, void* ids) {
   for (int i = 0; i < object->dlpi_phnum; ++i) {
     const ElfW(Phdr)& segment = object->dlpi_phdr[i];
     if (segment.p_type != PT_NOTE) continue;
-    const std::string id =
-        FindId({reinterpret_cast<const char*>(object->dlpi_addr + segment.p_vaddr), segment.p_memsz});
+    // The loader gives numbers. NOLINTNEXTLINE(performance-no-int-to-ptr)
+    const auto* const notes = reinterpret_cast<const char*>(object->dlpi_addr + segment.p_vaddr);
+    const std::string id = FindId({notes, segment.p_memsz});
     if (id.empty()) continue;
     auto* found = static_cast<std::string*>(ids);
     absl::StrAppend(found, found->empty() ? "" : "+", id);
