@@ -105,22 +105,49 @@ spdlog::level::level_enum SpdlogLevel(LogLevel level) {
 
 constexpr size_t kUsualLine = 384;  // bytes
 
+// The character of UTF-8 that begins at text[at], and its bytes; the byte by itself where none does.
+std::pair<uint32_t, size_t> CharacterAt(std::string_view text, size_t at) {
+  const auto byte = [&](size_t i) -> uint32_t { return static_cast<unsigned char>(text[i]); };
+  const uint32_t lead = byte(at);
+  const size_t bytes = lead < 0xC2 || lead > 0xF4 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  if (bytes == 1 || bytes > text.size() - at) return {lead, 1};
+  uint32_t character = lead & (0x7F >> bytes);
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((byte(at + i) & 0xC0) != 0x80) return {lead, 1};
+    character = character << 6 | (byte(at + i) & 0x3F);
+  }
+  constexpr uint32_t kLeast[] = {0x80, 0x800, 0x10000};
+  const bool none = character < kLeast[bytes - 2] || character > 0x10FFFF || (character >> 11) == 0xD800 >> 11;
+  return none ? std::pair(lead, size_t{1}) : std::pair(character, bytes);
+}
+
+void AppendEscape(uint32_t unit, std::string& line) {
+  char escape[8];
+  std::snprintf(escape, sizeof escape, "\\u%04x", unit & 0xFFFF);
+  line += escape;
+}
+
+// Cut at a character, in ASCII.
 void AppendString(std::string_view text, size_t max_bytes, std::string& line) {
   line += '"';
-  for (const char c : text.substr(0, max_bytes)) {
-    const unsigned char byte = static_cast<unsigned char>(c);
-    if (byte == '"' || byte == '\\') {
+  size_t at = 0;
+  while (at < text.size()) {
+    const auto [character, bytes] = CharacterAt(text, at);
+    if (at + bytes > max_bytes) break;
+    at += bytes;
+    if (character == '"' || character == '\\') {
       line += '\\';
-      line += c;
-    } else if (byte >= 0x20 && byte < 0x7F) {
-      line += c;
-    } else {
-      char escape[8];
-      std::snprintf(escape, sizeof escape, "\\u%04x", byte);
-      line += escape;
+      line += static_cast<char>(character);
+    } else if (character >= 0x20 && character < 0x7F) {
+      line += static_cast<char>(character);
+    } else if (character < 0x10000) {
+      AppendEscape(character, line);
+    } else {  // JSON has these as two units of UTF-16
+      AppendEscape(0xD800 + ((character - 0x10000) >> 10), line);
+      AppendEscape(0xDC00 + (character & 0x3FF), line);
     }
   }
-  line += text.size() > max_bytes ? "...\"" : "\"";
+  line += at < text.size() ? "...\"" : "\"";
 }
 
 void AppendNumber(double value, std::string& line) {

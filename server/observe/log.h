@@ -1,4 +1,4 @@
-// The log: one JSON object per line on stderr. Strings are escaped and cut at 256 bytes; contents of requests are never
+// The log: one JSON object per line on stderr. Strings are escaped and cut at 512 bytes; contents of requests are never
 // logged. A thread of its own writes the lines; while stderr blocks, the oldest lines are dropped. Any thread.
 #ifndef EDGEWISE_SERVER_OBSERVE_LOG_H_
 #define EDGEWISE_SERVER_OBSERVE_LOG_H_
@@ -41,7 +41,7 @@ void Log(LogLevel level, std::string_view event, const std::vector<LogField>& fi
 std::string LogBody(std::string_view event, const std::vector<LogField>& fields);
 
 // A JSON string with its quotes, cut at `max_bytes`. All but printable ASCII is escaped.
-inline constexpr size_t kLongestString = 256;
+inline constexpr size_t kLongestString = 512;
 std::string JsonString(std::string_view text, size_t max_bytes = kLongestString);
 
 // Limits a log to `lines` per second and key, and counts the lines held back. Keys come from a closed set. Not

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,9 +19,22 @@ TEST(LogTest, HostileStringsStayOneEscapedJsonString) {
   EXPECT_EQ(JsonString(std::string_view("\0", 1)), "\"\\u0000\"");
 }
 
-TEST(LogTest, StringsAreCutAt256Bytes) {
-  EXPECT_EQ(JsonString(std::string(256, 'x')).size(), 258u);
-  EXPECT_EQ(JsonString(std::string(257, 'x')), "\"" + std::string(256, 'x') + "...\"");
+// What a JSON parser makes of it is the text that was there.
+TEST(LogTest, CharactersAreThoseOfTheText) {
+  for (const char* text : {"r\u00e9/Mod\u00e8le", "\u20ac \ufffd \u0800", "\U0001f600\U0010ffff", "\u0080\u07ff"}) {
+    const std::string string = JsonString(text);
+    EXPECT_EQ(nlohmann::json::parse(string).get<std::string>(), text);
+    EXPECT_TRUE(std::all_of(string.begin(), string.end(), [](char c) { return c >= 0x20 && c < 0x7F; })) << string;
+  }
+  // Neither overlong, nor half of a pair, nor too large, nor cut short.
+  EXPECT_EQ(JsonString("\xc0\xaf\xed\xa0\x80\xf4\x90\x80\x80\xe2\x82"),
+            "\"\\u00c0\\u00af\\u00ed\\u00a0\\u0080\\u00f4\\u0090\\u0080\\u0080\\u00e2\\u0082\"");
+  EXPECT_EQ(JsonString("abc\u20ac", 5), "\"abc...\"") << "no half of a character";
+}
+
+TEST(LogTest, StringsAreCutAt512Bytes) {
+  EXPECT_EQ(JsonString(std::string(512, 'x')).size(), 514u);
+  EXPECT_EQ(JsonString(std::string(513, 'x')), "\"" + std::string(512, 'x') + "...\"");
 }
 
 TEST(LogTest, NumbersAreJsonNumbers) {
