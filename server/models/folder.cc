@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -61,8 +62,12 @@ fs::path ModelFilesAt(const fs::path& path) {
     if (number(version) > number(found) && HoldsModelFiles(version)) found = version;
   }
   if (!found.empty()) return found;
+  std::string revision;  // that the hub's name "main" stands for
+  std::ifstream(path / "refs" / "main") >> revision;
   for (const fs::path& snapshot : Folders(path / "snapshots", ignored)) {
-    if (HoldsModelFiles(snapshot)) found = snapshot;
+    if (!HoldsModelFiles(snapshot)) continue;
+    found = snapshot;
+    if (snapshot.filename() == revision) break;
   }
   return found;
 }

@@ -223,6 +223,12 @@ TEST_F(SourcesTest, ARepositoryThatIsAModelIsToldTheFlagThatServesIt) {
   EXPECT_EQ(remedy("m/3"), "this is a version of a model: give the folder above m, or --model=m=" + Path("m/3"));
   EXPECT_EQ(remedy("hub/models--org--Tiny"),
             "this is a model: give --model=tiny=" + Path("hub/models--org--Tiny/snapshots/ab"));
+  WriteModelFiles(Path("two/models--org--Tiny/snapshots/ab"), "");
+  WriteModelFiles(Path("two/models--org--Tiny/snapshots/ff"), "");
+  folder_.Write("two/models--org--Tiny/refs/main", "ab");
+  EXPECT_EQ(remedy("two/models--org--Tiny"),
+            "this is a model: give --model=tiny=" + Path("two/models--org--Tiny/snapshots/ab"))
+      << "which refs/main names";
   EXPECT_EQ(remedy("hub/models--org--Tiny/snapshots/ab"),
             "this is a model: give --model=tiny=" + Path("hub/models--org--Tiny/snapshots/ab") +
                 ", or put it into ab/1/ and give the folder above ab");
