@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/load.h"
+#include "tests/model/changed_folder.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/run_model.h"
 #include "tests/support/paths.h"
@@ -17,8 +18,6 @@ namespace {
 
 using nlohmann::json;
 namespace fs = std::filesystem;
-
-using Change = std::function<void(const fs::path&)>;
 
 // Changes a file by a merge patch; null takes a field away. A file that is not there begins empty.
 Change Patch(const std::string& name, const json& patch) {
@@ -42,13 +41,7 @@ Change Modules(const std::vector<std::pair<std::string, std::string>>& with) {
   };
 }
 
-struct RefusedFolder {
-  std::string folder;
-  Change change;
-  std::string message;  // a part of it; empty: it loads
-};
-
-std::vector<RefusedFolder> RefusedFolders() {
+std::vector<ChangedFolder> RefusedFolders() {
   const std::string mean = "mean", dense = "dense", scores = "cross_encoder", labels = "cross_encoder_labels",
                     old = "old_mean", decoder = "last_token", old_scores = "old_cross_encoder";
   const std::string bert = "sentence_bert_config.json", settings = "config_sentence_transformers.json",
@@ -155,25 +148,7 @@ std::vector<RefusedFolder> RefusedFolders() {
 }
 
 TEST(SentenceRefusedTest, WhatWouldChangeTheAnswerIsRefusedByName) {
-  const std::unique_ptr<Backend> backend = MakeBackend();
-  const std::vector<RefusedFolder> cases = RefusedFolders();
-  for (size_t i = 0; i < cases.size(); ++i) {
-    const auto& [name, change, message] = cases[i];
-    const TemporaryFolder temporary;
-    const fs::path folder = temporary.path() + "/1";
-    fs::copy(tests::TestdataFolder() + "_sentence/" + name + "/1", folder, fs::copy_options::recursive);
-    change(folder);
-    const auto model = edgewise::LoadModel(folder, *backend);
-    if (message.empty()) {
-      EXPECT_TRUE(model.ok()) << "case " << i << ": " << model.status();
-      continue;
-    }
-    ASSERT_FALSE(model.ok()) << "case " << i << ", " << message;
-    const std::string got(model.status().message());
-    EXPECT_NE(got.find(message), std::string::npos)
-        << "case " << i << "\ngot:      " << got << "\nexpected: " << message;
-    EXPECT_TRUE(absl::IsInvalidArgument(model.status()) || absl::IsNotFound(model.status())) << model.status();
-  }
+  ExpectMessages(tests::TestdataFolder() + "_sentence", RefusedFolders());
 }
 
 TEST(SentenceRefusedTest, ModelsOfImagesAreNoEncodersOfTexts) {

@@ -1,9 +1,6 @@
 #include "model/checkpoint/hugging_face/tensors.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstring>
 #include <map>
 #include <new>
 #include <set>
@@ -15,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "model/checkpoint/hugging_face/stored_numbers.h"
 #include "text/did_you_mean.h"
 #include "text/status_macros.h"
 
@@ -135,46 +133,6 @@ std::string WordEmbedding(const Family& family) {
   return row == family.tensors.end() ? "" : absl::StrCat(std::string(row->theirs), ".weight");
 }
 
-float FromHalf(uint16_t bits) {
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
-  const uint32_t exponent = bits >> 10 & 0x1F, fraction = bits & 0x3FF;
-  if (exponent == 0) {  // subnormal or zero
-    const float size = std::ldexp(static_cast<float>(fraction), -24);
-    return sign != 0 ? -size : size;
-  }
-  const uint32_t wide = exponent == 31 ? 255 : exponent + 112;
-  return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
-}
-
-float FromBrain(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
-
-float FromDouble(double number) { return static_cast<float>(number); }  // to the nearest
-
-float FromFloat(float number) { return number; }
-
-template <typename Stored>
-std::vector<float> Converted(std::span<const char> bytes, float (*to_float)(Stored)) {
-  std::vector<float> values(bytes.size() / sizeof(Stored));
-  for (size_t i = 0; i < values.size(); ++i) {
-    Stored stored;
-    std::memcpy(&stored, &bytes[i * sizeof stored], sizeof stored);
-    values[i] = to_float(stored);
-  }
-  return values;
-}
-
-// The values of a tensor as float32.
-std::span<const float> Values(const Shards::Tensor& tensor, std::deque<std::vector<float>>& converted) {
-  const std::span<const char> bytes = tensor.file->Bytes(*tensor.entry);
-  const std::string& dtype = tensor.entry->dtype;
-  const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % alignof(float) == 0;
-  if (dtype == "F32" && aligned) return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
-  return converted.emplace_back(dtype == "F64"    ? Converted(bytes, FromDouble)
-                                : dtype == "F32"  ? Converted(bytes, FromFloat)
-                                : dtype == "BF16" ? Converted(bytes, FromBrain)
-                                                  : Converted(bytes, FromHalf));
-}
-
 // Ours of a tensor in the file. `shape`: of ours.
 std::span<const float> Take(std::span<const float> values, const Source& source, const std::vector<int64_t>& shape,
                             std::deque<std::vector<float>>& converted) {
@@ -256,7 +214,7 @@ absl::Status ReadDense(const Folder& folder, Tensors& read) {
     if (const absl::Status status = file.ReadData(); !status.ok()) return Within(name, InFile(status));
     hashes += file.sha256();
     for (const auto& [tensor, entry] : file.tensors()) {
-      const std::span<const float> values = Values({&entry, &file}, read.converted);
+      const std::span<const float> values = StoredNumbers({&entry, &file}, read.converted);
       read.parameters += values.size();
       const std::string ours = absl::StrCat("dense.", l, std::string(absl::StripPrefix(tensor, "linear")));
       read.tensors[ours] = {entry.shape, values, absl::StrCat(name, "/", tensor)};
@@ -404,7 +362,7 @@ absl::StatusOr<Tensors> ReadTensors(ModelFolder& files, const Folder& folder) {
       const auto& [name, tensor] = *found.Find(source.name);
       std::span<const float>& first = values[source.name];
       if (first.empty()) {
-        first = Values(tensor, read.converted);
+        first = StoredNumbers(tensor, read.converted);
         read.parameters += first.size();
       }
       read.tensors[ours] = {place.shape, Take(first, source, place.shape, read.converted), name};
