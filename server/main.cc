@@ -272,11 +272,11 @@ void Drain(Server& server, const sigset_t& signals, std::chrono::milliseconds ti
   drain.join();
 }
 
-// InvalidArgument: the environment or the arguments.
+// InvalidArgument: the arguments or the environment.
 absl::Status ReadFlags(const std::vector<std::string>& arguments, Settings& settings,
                        std::vector<std::string>& misspelt) {
-  RETURN_IF_ERROR(settings.flags.ReadEnvironment("EDGEWISE_", environ, &misspelt));
   RETURN_IF_ERROR(settings.flags.Parse(arguments));
+  RETURN_IF_ERROR(settings.flags.ReadEnvironment("EDGEWISE_", environ, &misspelt));
   return CheckFlags(settings);
 }
 

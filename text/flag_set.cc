@@ -49,7 +49,7 @@ void FlagSet::AddList(const char* name, const char* placeholder, const char* hel
              variable->push_back(text);
              return true;
            },
-           [variable] { variable->clear(); }});
+           true});
 }
 
 FlagSet::Flag* FlagSet::Find(const std::string& name) {
@@ -87,8 +87,9 @@ absl::Status FlagSet::ReadEnvironment(const std::string& prefix, const char* con
       continue;
     }
     Flag& flag = *Find(absl::AsciiStrToLower(name));
+    if (flag.seen) continue;
     std::vector<std::string> values = {value};
-    if (flag.clear) values = absl::StrSplit(value, ',', absl::SkipEmpty());
+    if (flag.list) values = absl::StrSplit(value, ',', absl::SkipEmpty());
     for (const std::string& one : values) {
       if (absl::Status status = Set(flag, variable, one); !status.ok()) return status;
     }
@@ -113,10 +114,9 @@ absl::Status FlagSet::Parse(std::span<const std::string> arguments) {
     }
     if (flag == nullptr) return Unknown(name);
     const std::string given = "--" + flag->name;
-    if (flag->seen && !flag->clear && !last_wins_) {
+    if (flag->seen && !flag->list && !last_wins_) {
       return absl::InvalidArgumentError(absl::StrCat(given, " is given twice"));
     }
-    if (!flag->seen && flag->clear) flag->clear();
     flag->seen = true;
     if (equals != std::string::npos) {
       value = argument.substr(equals + 1);

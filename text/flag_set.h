@@ -137,9 +137,9 @@ class FlagSet {
   // Takes no value (--name, --noname), or --name=false.
   void AddSwitch(const char* name, const char* help, bool* variable);
 
-  // Sets flags from `environment` ("NAME=value", null at its end): --max_inputs is <prefix>MAX_INPUTS. Flags that are
-  // parsed later win. InvalidArgument: a bad value. `misspelt` gets a sentence for each other variable with the prefix
-  // whose name is nearly that of a flag; the rest are somebody else's.
+  // Sets the flags that Parse was not given from `environment` ("NAME=value", null at its end): --max_inputs is
+  // <prefix>MAX_INPUTS. InvalidArgument: a bad value. `misspelt` gets a sentence for each other variable with the
+  // prefix whose name is nearly that of a flag; the rest are somebody else's.
   absl::Status ReadEnvironment(const std::string& prefix, const char* const* environment,
                                std::vector<std::string>* misspelt);
 
@@ -159,8 +159,8 @@ class FlagSet {
     std::string section;
     std::string expected;  // what the value may be; empty: what the placeholder says
     std::function<bool(const std::string&, std::string*)> parse;
-    std::function<void()> clear = nullptr;  // of a list
-    bool seen = false;                      // among the arguments
+    bool list = false;
+    bool seen = false;  // among the arguments
   };
   template <typename T>
   static std::string Default(const T& value) {

@@ -62,8 +62,8 @@ TEST_F(FlagSetTest, EveryFlagCanComeFromTheEnvironment) {
 }
 
 TEST_F(FlagSetTest, AFlagWinsOverTheEnvironment) {
-  ASSERT_EQ(Read({"EDGEWISE_TOKENS=9", "EDGEWISE_REFLECTION=1", "EDGEWISE_MODEL=a=/x,b=/y"}), "");
   ASSERT_EQ(Parse({"--tokens=10", "--noreflection", "--model=c=/z", "--model", "d=/w"}), "");
+  ASSERT_EQ(Read({"EDGEWISE_TOKENS=wrong", "EDGEWISE_REFLECTION=1", "EDGEWISE_MODEL=a=/x,b=/y"}), "");
   EXPECT_EQ(tokens_, 10);
   EXPECT_FALSE(reflection_);
   EXPECT_THAT(models_, ElementsAre("c=/z", "d=/w"));
