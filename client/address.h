@@ -33,7 +33,7 @@ struct Address {
 // several hosts are looked up here, once: InvalidArgument for anything else, Unavailable for a host that is not known.
 absl::StatusOr<Address> ParseAddress(const std::string& address);
 
-// The servers that the name of a dns: address stands for now; else address.servers.
+// The servers that the name of a dns: address leads to at the time of the call; else address.servers.
 absl::StatusOr<std::vector<ServerAddress>> FindServers(const Address& address);
 
 }  // namespace edgewise::internal

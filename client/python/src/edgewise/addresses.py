@@ -36,7 +36,7 @@ class Address:
     authority: str = ""  #: of calls to several; "": what gRPC makes of the target
 
     def find_servers(self) -> tuple[Server, ...]:
-        """Those that a name stands for now, else `servers`."""
+        """Those that a name leads to at the time of the call, else `servers`."""
         if not self.target.startswith("dns:"):
             return self.servers
         host, port = _host_port(self.target.rpartition("/")[2])
