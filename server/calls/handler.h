@@ -80,11 +80,11 @@ class RequestHandler {
   Repository& repository_;
   RequestQueue& queue_;
   Shadows shadows_;
-  PreparationThreads preparations_;
   std::atomic<bool> draining_ = false, cancelled_ = false;
   std::atomic<int64_t> in_flight_ = 0;
   absl::Mutex limiter_mutex_;
   LogLimiter limiter_ ABSL_GUARDED_BY(limiter_mutex_);
+  PreparationThreads preparations_;  // last: its threads use the others until they are joined
 };
 
 // Whole microseconds, rounded down. Clocks tick in nanoseconds: half of one makes up for the rounding of the product.
