@@ -47,9 +47,10 @@ bool IsForced(const AttentionProblem& problem, const DrawnRows& drawn, int32_t q
 bool UsesEvents(const AttentionInputs& inputs, const AttentionProblem& problem, int head);
 std::vector<Edge> DrawByEvents(const AttentionInputs& inputs, const AttentionProblem& problem, int head);
 
-// As Backend::Attend.
+// As Backend::Attend. `round` is done to the weights that values are multiplied by, where that of the largest score is
+// 1; they are divided by the sum of the weights before. Null: nothing is done to them.
 void Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems, std::span<EdgeCap> caps,
-            Matrix out);
+            Matrix out, double (*round)(double) = nullptr);
 
 }  // namespace edgewise::reference
 

@@ -148,7 +148,7 @@ double Bias(const AttentionInputs& inputs, const AttentionProblem& problem, int 
 
 // softmax over `edges` (one head, ascending in query), times v, into the problem's output rows.
 void AttendHead(const AttentionInputs& inputs, const AttentionProblem& problem, int head,
-                const std::vector<Edge>& edges, Matrix out, HeadReport& report) {
+                const std::vector<Edge>& edges, double (*round)(double), Matrix out, HeadReport& report) {
   const int d = inputs.head_dim;
   const int value_dim = inputs.value_dim > 0 ? inputs.value_dim : d;
   const int64_t column = static_cast<int64_t>(head) * d, value_column = static_cast<int64_t>(head) * value_dim;
@@ -187,7 +187,8 @@ void AttendHead(const AttentionInputs& inputs, const AttentionProblem& problem, 
     std::vector<double> sum(value_dim, 0.0);
     for (size_t e = begin; e < end; ++e) {
       const float* v = inputs.v.row(problem.first_row + edges[e].key) + v_column;
-      for (int t = 0; t < value_dim; ++t) sum[t] += weights[e - begin] / total * v[t];
+      const double weight = round == nullptr ? weights[e - begin] : round(weights[e - begin]);
+      for (int t = 0; t < value_dim; ++t) sum[t] += weight / total * v[t];
       if (problem.report->wanted.key_degrees) ++report.key_degrees[edges[e].key];
       if (!problem.report->wanted.graph) continue;
       report.graph.keys.push_back(edges[e].key);
@@ -230,7 +231,7 @@ std::vector<Edge> DrawEdges(const AttentionInputs& inputs, const AttentionProble
 }
 
 void Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems, std::span<EdgeCap> caps,
-            Matrix out) {
+            Matrix out, double (*round)(double)) {
   std::vector<std::vector<std::vector<Edge>>> edges(problems.size());
   for (size_t p = 0; p < problems.size(); ++p) {
     for (int h = 0; h < inputs.num_heads; ++h) edges[p].push_back(DrawEdges(inputs, problems[p], h));
@@ -239,7 +240,7 @@ void Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> pro
   for (size_t p = 0; p < problems.size(); ++p) {
     problems[p].report->heads.assign(inputs.num_heads, {});
     for (int h = 0; h < inputs.num_heads; ++h) {
-      AttendHead(inputs, problems[p], h, edges[p][h], out, problems[p].report->heads[h]);
+      AttendHead(inputs, problems[p], h, edges[p][h], round, out, problems[p].report->heads[h]);
     }
   }
 }

@@ -65,8 +65,9 @@ struct GeneratedToken {
 enum class FinishReason { kNone, kLength, kStop };
 
 // On a GPU, the largest relative difference between the probabilities of a decoded token and those of a forward pass
-// over the same text, in float32: the two phases round differently there. With bf16 operands it is a hundred times as
-// large. On the CPU there is none: decoded rows are the rows of a pass, byte for byte (tests/model/generation_test.cc).
+// over the same text, in float32: the two phases round differently there. With bf16 operands it is at most twice what
+// rounding them moves the probabilities of a float64 model by (tests/model/rounded_model.h). On the CPU there is none:
+// decoded rows are the rows of a pass, byte for byte (tests/model/generation_test.cc).
 inline constexpr double kCachedTolerance = 1e-4;
 
 // Of the rows that decode in one step: by then the products gain nothing from more.
