@@ -12,7 +12,8 @@
 
 namespace edgewise::testing {
 
-// A backend and the model on it. Fails the process when either cannot be had.
+// A backend and the model on it. Fails the process when either cannot be had; but ends the test as skipped where the
+// device has no decoders (Backend::ServesDecoders) and the model is refused for that.
 struct LoadedModel {
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Model> model;
