@@ -2,8 +2,12 @@
 // audited.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
 #include <random>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "model/kinds/kind.h"
 #include "tests/model/model_builder.h"
@@ -16,84 +20,107 @@ namespace {
 
 using nlohmann::json;
 
+// All models are on one backend, and inputs run together: a GPU takes as long for one as for a hundred. Alone they have
+// the same bytes (promise 4).
 class BudgetTest : public ::testing::TestWithParam<ModelKind> {
  protected:
-  void SetUp() override { loaded_ = LoadModel(WriteModel(folder_.path(), ConfigOf(GetParam()), 7)); }
+  static void SetUpTestSuite() { backend_ = MakeBackend(); }
+  static void TearDownTestSuite() { backend_.reset(); }
+  void SetUp() override { loaded_ = LoadModelOn(*backend_, WriteModel(folder_.path(), ConfigOf(GetParam()), 7)); }
 
-  ModelInput RandomInput(std::mt19937_64& random) const {
-    ModelInput input = edgewise::testing::RandomInput(GetParam(), *loaded_, random);
-    input.wanted.graph = true;
-    return input;
+  // Random inputs that want their graphs.
+  std::vector<ModelInput> RandomInputs(int count, std::mt19937_64& random) const {
+    std::vector<ModelInput> inputs;
+    for (int i = 0; i < count; ++i) {
+      inputs.push_back(RandomInput(GetParam(), *loaded_, random));
+      inputs.back().wanted.graph = true;
+    }
+    return inputs;
   }
 
   uint64_t Least(const ModelInput& input) const { return std::max<uint64_t>(1, loaded_->LeastEdges(input)); }
 
+  static std::unique_ptr<Backend> backend_;
   TemporaryFolder folder_;
   LoadedModel loaded_;
 };
 
+std::unique_ptr<Backend> BudgetTest::backend_;
+
 TEST_P(BudgetTest, NeverExceededByOneEdge) {
   std::mt19937_64 random(1);
-  int capped = 0, droppable = 0;
-  for (int trial = 0; trial < 100; ++trial) {
-    ModelInput input = RandomInput(random);
+  std::vector<ModelInput> inputs = RandomInputs(100, random);
+  for (ModelInput& input : inputs) input.wanted.graph = false;
+  const std::vector<InputResult> free = RunAll(*loaded_, inputs);
+  for (ModelInput& input : inputs) {
+    input.wanted.graph = true;
     const uint64_t least = Least(input);
-    const uint64_t pairs = loaded_->Pairs(input);
-    const uint64_t free = RunOne(*loaded_, input).max_sample_edges;
-    input.max_edges = least + random() % (pairs - least + 1) / (1 + random() % 8);
-    const InputResult result = RunOne(*loaded_, input);
+    input.max_edges = least + random() % (loaded_->Pairs(input) - least + 1) / (1 + random() % 8);
+  }
+  const std::vector<InputResult> results = RunAll(*loaded_, inputs);
+  int capped = 0, droppable = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const ModelInput& input = inputs[i];
+    const InputResult& result = results[i];
     ASSERT_TRUE(result.status.ok()) << result.status;
     const uint64_t counted = CountEdges(*result.graph);
     ASSERT_LE(counted, input.max_edges);
     ASSERT_EQ(static_cast<double>(counted), result.edges) << "the reported count is the graph's";
     ASSERT_EQ(counted, result.max_sample_edges);
-    ASSERT_TRUE(result.capped || free <= input.max_edges) << "what does not fit has been dropped, and is said";
-    ASSERT_TRUE(!result.capped || counted < pairs);
+    ASSERT_TRUE(result.capped || free[i].max_sample_edges <= input.max_edges)
+        << "what does not fit has been dropped, and is said";
+    ASSERT_TRUE(!result.capped || counted < loaded_->Pairs(input));
     capped += result.capped;
-    droppable += free > least;
+    droppable += free[i].max_sample_edges > Least(input);
   }
   EXPECT_GE(capped, droppable / 6) << "the caps of this test bind";
 }
 
 TEST_P(BudgetTest, EverySampleOfAnEnsembleStaysBelowTheCap) {
   std::mt19937_64 random(2);
-  for (int trial = 0; trial < 20; ++trial) {
-    ModelInput input = RandomInput(random);
+  std::vector<ModelInput> inputs = RandomInputs(20, random);
+  for (ModelInput& input : inputs) {
     input.wanted.graph = false;
     input.samples = 1 + random() % 6;
     const uint64_t least = Least(input);
     input.max_edges = least + random() % (loaded_->Pairs(input) - least + 1) / 3;
-    const InputResult result = RunOne(*loaded_, input);
-    ASSERT_EQ(result.sample_results.size(), input.samples);
-    for (const SampleResult& sample : result.sample_results) ASSERT_LE(sample.edges, input.max_edges);
+  }
+  const std::vector<InputResult> results = RunAll(*loaded_, inputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    ASSERT_EQ(results[i].sample_results.size(), inputs[i].samples);
+    for (const SampleResult& sample : results[i].sample_results) ASSERT_LE(sample.edges, inputs[i].max_edges);
   }
 }
 
 // Only sbm has a law whose mean is not what was drawn.
 TEST_P(BudgetTest, ExpectedEdgesAreTheEdgesButForSbm) {
   std::mt19937_64 random(6);
-  for (int trial = 0; trial < 20; ++trial) {
-    ModelInput input = RandomInput(random);
+  std::vector<ModelInput> inputs;
+  for (ModelInput& input : RandomInputs(20, random)) {
     input.wanted.graph = false;
     input.wanted.expected = true;
     input.samples = 1 + random() % 4;
-    const std::vector<AttentionConfig>& attention = AttentionOf(loaded_->config(), input);
-    const bool sbm =
-        std::any_of(attention.begin(), attention.end(), [](const auto& layer) { return layer.kind == &kSbmKind; });
     const uint64_t least = Least(input);
     for (const uint64_t cap : {kNoCap, least, least + (loaded_->Pairs(input) - least) / 4}) {
       input.max_edges = cap;
-      const InputResult result = RunOne(*loaded_, input);
-      ASSERT_TRUE(result.status.ok()) << result.status;
-      if (!sbm) {
-        EXPECT_EQ(result.expected_edges, result.edges) << cap;
-      }
-      for (const SampleResult& sample : result.sample_results) {
-        for (size_t l = 0; l < sample.layers.size(); ++l) {
-          if (attention[l % attention.size()].kind == &kSbmKind) continue;
-          for (const HeadCounts& head : sample.layers[l]) {
-            ASSERT_EQ(head.expected, static_cast<double>(head.edges)) << "layer " << l << ", cap " << cap;
-          }
+      inputs.push_back(input);
+    }
+  }
+  const std::vector<InputResult> results = RunAll(*loaded_, inputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const InputResult& result = results[i];
+    const std::vector<AttentionConfig>& attention = AttentionOf(loaded_->config(), inputs[i]);
+    const bool sbm =
+        std::any_of(attention.begin(), attention.end(), [](const auto& layer) { return layer.kind == &kSbmKind; });
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    if (!sbm) {
+      EXPECT_EQ(result.expected_edges, result.edges) << inputs[i].max_edges;
+    }
+    for (const SampleResult& sample : result.sample_results) {
+      for (size_t l = 0; l < sample.layers.size(); ++l) {
+        if (attention[l % attention.size()].kind == &kSbmKind) continue;
+        for (const HeadCounts& head : sample.layers[l]) {
+          ASSERT_EQ(head.expected, static_cast<double>(head.edges)) << "layer " << l << ", cap " << inputs[i].max_edges;
         }
       }
     }
@@ -102,75 +129,79 @@ TEST_P(BudgetTest, ExpectedEdgesAreTheEdgesButForSbm) {
 
 TEST_P(BudgetTest, ASlackCapChangesNoByte) {
   std::mt19937_64 random(3);
-  for (int trial = 0; trial < 30; ++trial) {
-    ModelInput input = RandomInput(random);
-    const InputResult free = RunOne(*loaded_, input);
-    const uint64_t pairs = loaded_->Pairs(input);
-    for (const uint64_t cap : {pairs, pairs + 1, kNoCap - 1}) {
-      input.max_edges = cap;
-      const InputResult result = RunOne(*loaded_, input);
-      ASSERT_FALSE(result.capped) << "a cap of at least all pairs never caps";
-      ASSERT_TRUE(SameBytes(free, result));
+  const std::vector<ModelInput> inputs = RandomInputs(30, random);
+  const std::vector<InputResult> free = RunAll(*loaded_, inputs);
+  std::vector<ModelInput> capped;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const uint64_t pairs = loaded_->Pairs(inputs[i]);
+    const auto near = static_cast<uint64_t>(free[i].edges * (1.0 + 0.1 * (i % 10)));
+    for (const uint64_t cap : {pairs, pairs + 1, kNoCap - 1, std::max<uint64_t>(Least(inputs[i]), near)}) {
+      capped.push_back(inputs[i]);
+      capped.back().max_edges = cap;
     }
+  }
+  const std::vector<InputResult> results = RunAll(*loaded_, capped);
+  for (size_t i = 0; i < results.size(); ++i) {
+    ASSERT_TRUE(i % 4 == 3 || !results[i].capped) << "a cap of at least all pairs never caps";
     // Any cap that reports capped = false gave the free answer.
-    input.max_edges = std::max<uint64_t>(Least(input), static_cast<uint64_t>(free.edges * (1.0 + 0.1 * (trial % 10))));
-    const InputResult result = RunOne(*loaded_, input);
-    if (!result.capped) {
-      ASSERT_TRUE(SameBytes(free, result));
-    } else {
-      ASSERT_FALSE(SameBytes(free, result));
-    }
+    ASSERT_EQ(SameBytes(free[i / 4], results[i]), !results[i].capped);
   }
 }
 
 TEST_P(BudgetTest, InTheFirstLayerALargerCapOnlyAddsEdges) {
   std::mt19937_64 random(4);
-  for (int trial = 0; trial < 20; ++trial) {
-    ModelInput input = RandomInput(random);
+  constexpr int kCaps = 9;  // of each input
+  std::vector<ModelInput> inputs;
+  for (ModelInput& input : RandomInputs(20, random)) {
     const uint64_t least = Least(input);
-    std::vector<std::set<std::pair<int64_t, int32_t>>> smaller;
-    for (int step = 0; step <= 8; ++step) {
-      input.max_edges = least + (loaded_->Pairs(input) - least) * step / 8;
-      const InputResult result = RunOne(*loaded_, input);
-      std::vector<std::set<std::pair<int64_t, int32_t>>> edges;
-      for (const HeadEdges& head : result.graph->layers[0]) {
-        auto& set = edges.emplace_back();
-        for (size_t i = 0; i + 1 < head.row_offsets.size(); ++i) {
-          for (int64_t e = head.row_offsets[i]; e < head.row_offsets[i + 1]; ++e) set.emplace(i, head.keys[e]);
-        }
-      }
-      for (size_t h = 0; h < smaller.size(); ++h) {
-        ASSERT_TRUE(std::includes(edges[h].begin(), edges[h].end(), smaller[h].begin(), smaller[h].end()));
-      }
-      smaller = std::move(edges);
+    for (int step = 0; step < kCaps; ++step) {
+      input.max_edges = least + (loaded_->Pairs(input) - least) * step / (kCaps - 1);
+      inputs.push_back(input);
     }
+  }
+  const std::vector<InputResult> results = RunAll(*loaded_, inputs);
+  std::vector<std::set<std::pair<int64_t, int32_t>>> smaller;
+  for (size_t r = 0; r < results.size(); ++r) {
+    std::vector<std::set<std::pair<int64_t, int32_t>>> edges;
+    for (const HeadEdges& head : results[r].graph->layers[0]) {
+      auto& set = edges.emplace_back();
+      for (size_t i = 0; i + 1 < head.row_offsets.size(); ++i) {
+        for (int64_t e = head.row_offsets[i]; e < head.row_offsets[i + 1]; ++e) set.emplace(i, head.keys[e]);
+      }
+    }
+    for (size_t h = 0; r % kCaps > 0 && h < smaller.size(); ++h) {
+      ASSERT_TRUE(std::includes(edges[h].begin(), edges[h].end(), smaller[h].begin(), smaller[h].end()));
+    }
+    smaller = std::move(edges);
   }
 }
 
 TEST_P(BudgetTest, TheReturnedGraphFedBackGivesTheSameBytes) {
   std::mt19937_64 random(5);
-  for (int trial = 0; trial < 30; ++trial) {
-    ModelInput input = RandomInput(random);
-    if (trial % 2 == 1) {
-      const uint64_t least = Least(input);
-      input.max_edges = least + (loaded_->Pairs(input) - least) / 4;
-    }
-    InputResult drawn = RunOne(*loaded_, input);
-    input.graph = drawn.graph;
-    ASSERT_TRUE(loaded_->CheckGraph(input).ok()) << loaded_->CheckGraph(input);
-    input.max_edges = kNoCap;
-    const InputResult given = RunOne(*loaded_, input);
-    drawn.capped = false;  // a given graph is never capped
-    ASSERT_TRUE(SameBytes(drawn, given));
+  std::vector<ModelInput> inputs = RandomInputs(30, random);
+  for (size_t i = 1; i < inputs.size(); i += 2) {
+    const uint64_t least = Least(inputs[i]);
+    inputs[i].max_edges = least + (loaded_->Pairs(inputs[i]) - least) / 4;
   }
+  std::vector<InputResult> drawn = RunAll(*loaded_, inputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    inputs[i].graph = drawn[i].graph;
+    ASSERT_TRUE(loaded_->CheckGraph(inputs[i]).ok()) << loaded_->CheckGraph(inputs[i]);
+    inputs[i].max_edges = kNoCap;
+    drawn[i].capped = false;  // a given graph is never capped
+  }
+  const std::vector<InputResult> given = RunAll(*loaded_, inputs);
+  for (size_t i = 0; i < inputs.size(); ++i) ASSERT_TRUE(SameBytes(drawn[i], given[i]));
 }
 
 TEST_P(BudgetTest, DenseCostsExactlyAllPairs) {
   std::mt19937_64 random(6);
-  for (int trial = 0; trial < 10; ++trial) {
-    ModelInput input = RandomInput(random);
-    input.dense = true;
-    const InputResult result = RunOne(*loaded_, input);
+  std::vector<ModelInput> inputs = RandomInputs(10, random);
+  for (ModelInput& input : inputs) input.dense = true;
+  const std::vector<InputResult> results = RunAll(*loaded_, inputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const ModelInput& input = inputs[i];
+    const InputResult& result = results[i];
     uint64_t pairs = 0;
     for (const ModelSequence& sequence : input.sequences) {
       const uint64_t n = sequence.valid();
@@ -212,8 +243,7 @@ int64_t ForcedEdges(const ModelConfig& config, const AttentionConfig& attention,
 
 TEST_P(BudgetTest, ForcedEdgesAreTheLeastAndStay) {
   std::mt19937_64 random(8);
-  for (int trial = 0; trial < 10; ++trial) {
-    ModelInput input = RandomInput(random);
+  for (ModelInput& input : RandomInputs(10, random)) {
     const std::vector<AttentionConfig>& layers = AttentionOf(loaded_->config(), input);
     int64_t forced = 0;
     bool sources = false;

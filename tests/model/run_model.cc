@@ -62,13 +62,16 @@ std::unique_ptr<Backend> MakeBackend(int threads) {
   return std::make_unique<DeferredBackend>(*std::move(backend));
 }
 
-LoadedModel LoadModel(const std::string& folder, std::unique_ptr<Backend> backend) {
-  LoadedModel loaded;
-  loaded.backend = std::move(backend);
-  auto model = LoadModel(folder, *loaded.backend, KindsWithToy());
-  if (absl::IsUnimplemented(model.status()) && !loaded.backend->ServesDecoders()) Skip(model.status());
+LoadedModel LoadModelOn(Backend& backend, const std::string& folder) {
+  auto model = LoadModel(folder, backend, KindsWithToy());
+  if (absl::IsUnimplemented(model.status()) && !backend.ServesDecoders()) Skip(model.status());
   Check(model.status());
-  loaded.model = *std::move(model);
+  return {nullptr, *std::move(model)};
+}
+
+LoadedModel LoadModel(const std::string& folder, std::unique_ptr<Backend> backend) {
+  LoadedModel loaded = LoadModelOn(*backend, folder);
+  loaded.backend = std::move(backend);
   return loaded;
 }
 

@@ -15,13 +15,15 @@ namespace edgewise::testing {
 // A backend and the model on it. Fails the process when either cannot be had; but ends the test as skipped where the
 // device has no decoders (Backend::ServesDecoders) and the model is refused for that.
 struct LoadedModel {
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Backend> backend;  // null: the caller's
   std::unique_ptr<Model> model;
   const Model* operator->() const { return model.get(); }
   const Model& operator*() const { return *model; }
 };
 LoadedModel LoadModel(const std::string& folder, int threads = 1);
 LoadedModel LoadModel(const std::string& folder, std::unique_ptr<Backend> backend);
+// The backend is the caller's and outlives the model.
+LoadedModel LoadModelOn(Backend& backend, const std::string& folder);
 // The backend of these tests: its instruction set, its weights (EDGEWISE_TEST_WEIGHTS), whether it defers its reports
 // (tests/model/deferred_backend.h), and whether it draws by events (tests/model/events_backend.h) are set by
 // tests/model/CMakeLists.txt; its device and precision by EDGEWISE_TEST_DEVICE and EDGEWISE_TEST_PRECISION, as
