@@ -19,7 +19,8 @@
 //   EDGEWISE_EMULATED_GUARD=1   device memory cannot be touched except by launches, copies and fills: host code that
 //                               does gets SIGSEGV. Slow with many allocations.
 //   EDGEWISE_EMULATED_FAIL_AFTER=LAUNCHES
-//   EDGEWISE_EMULATED_MEMORY=BYTES   of the device; 16 GiB where it is not given
+//   EDGEWISE_EMULATED_EVERY_KERNEL=1   the process fails at its end, where it has not launched every kernel that it
+//   loaded EDGEWISE_EMULATED_MEMORY=BYTES   of the device; 16 GiB where it is not given
 #ifndef EDGEWISE_TESTS_CUDA_EMULATOR_EMULATOR_H_
 #define EDGEWISE_TESTS_CUDA_EMULATOR_EMULATOR_H_
 

@@ -1,4 +1,6 @@
 // The runtime API but for memory (memory.cc), streams and events (streams.cc).
+#include <dlfcn.h>
+
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -19,6 +21,21 @@ bool ValidExtents(dim3 grid, dim3 block) {
   const auto within = [](unsigned extent, unsigned limit) { return extent >= 1 && extent <= limit; };
   return within(grid.x, 0x7FFFFFFF) && within(grid.y, 65535) && within(grid.z, 65535) && within(block.x, 1024) &&
          within(block.y, 1024) && within(block.z, 64) && block.x * block.y * block.z <= kMaxThreads;
+}
+
+// At the end of the process, where EDGEWISE_EMULATED_EVERY_KERNEL asks for it. `nm -C` tells what lies at an offset.
+void RequireEveryKernel() {
+  const Device& d = TheDevice();
+  size_t missing = 0;
+  for (const void* kernel : d.kernels) {
+    Dl_info in = {};
+    if (d.launched.contains(kernel) || dladdr(kernel, &in) == 0) continue;
+    std::fprintf(stderr, "CUDA emulator: never launched: %s+0x%tx\n", in.dli_fname,
+                 static_cast<const char*>(kernel) - static_cast<const char*>(in.dli_fbase));
+    ++missing;
+  }
+  std::fprintf(stderr, "CUDA emulator: %zu of %zu kernels were never launched\n", missing, d.kernels.size());
+  if (missing > 0 || d.kernels.empty()) std::_Exit(1);
 }
 
 // Calls of other threads that wait are done now, or some of them.
@@ -42,6 +59,7 @@ Device::Device() {
   if (const char* text = std::getenv("EDGEWISE_EMULATED_FAIL_AFTER")) launches_left = std::atoll(text);
   if (const char* text = std::getenv("EDGEWISE_EMULATED_MEMORY")) memory = std::strtoull(text, nullptr, 10);
   if (const char* text = std::getenv("EDGEWISE_EMULATED_GUARD")) guarded = std::string_view(text) == "1";
+  if (std::getenv("EDGEWISE_EMULATED_EVERY_KERNEL") != nullptr) std::atexit(RequireEveryKernel);
   if (const char* text = std::getenv("EDGEWISE_EMULATED_ORDER")) {
     const std::string_view name = text;
     order = name == "forward" ? kForward : name == "backward" ? kBackward : Shuffled(std::strtoull(text, nullptr, 10));
@@ -77,6 +95,7 @@ cudaError_t Launch(const cudaLaunchConfig_t& config, const void* kernel, void (*
     if (d.launches_left > 0) --d.launches_left;
     ++d.launches;
     d.taken.kernels += d.kernels.insert(kernel).second ? 1 : 0;
+    d.launched.insert(kernel);
     AwaitGrid(d, "a launch");
     d.grid = std::this_thread::get_id();
     const Unguarded unguarded(d);

@@ -62,6 +62,7 @@ struct Device {
   std::vector<Flight> flights;                         // oldest first
   std::map<const void*, int> shared_limits;            // of kernels that asked for more
   std::set<const void*> kernels;                       // that are loaded
+  std::set<const void*> launched;                      // kernels, since the process began
   std::set<cudaStream_t> streams;
   std::set<cudaEvent_t> events;
   Taken taken;

@@ -1,0 +1,146 @@
+// Every kernel of a GPU once, in small calls: what the GPU bundle runs under compute-sanitizer, where a launch takes
+// seconds. Run on the emulator with EDGEWISE_EMULATED_EVERY_KERNEL=1, it fails where it has left out a kernel.
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "tests/kernels/attention_patterns.h"
+#include "tests/kernels/devices.h"
+#include "tests/kernels/random_floats.h"
+
+namespace edgewise {
+namespace {
+
+using testing::Case;
+using testing::Fetch;
+using testing::Place;
+using testing::Random;
+using testing::Shape;
+
+class EveryKernelTest : public testing::DeviceTest {};
+EDGEWISE_TEST_ON(Gpus, EveryKernelTest);
+
+// The widths that kernels are compiled for, as columns of queries and of values.
+constexpr int kWidths[][2] = {{16, 16}, {32, 32},  {64, 64}, {128, 128}, {256, 256},
+                              {24, 16}, {136, 32}, {72, 64}, {136, 128}, {136, 256}};
+
+TEST_P(EveryKernelTest, AttentionIsRight) {
+  for (const auto& [head_dim, value_dim] : kWidths) {
+    SCOPED_TRACE(std::to_string(head_dim) + ", " + std::to_string(value_dim));
+    Shape shape;
+    shape.lengths = {70, 3};
+    shape.heads = 1;
+    shape.head_dim = head_dim;
+    shape.value_dim = value_dim;
+    shape.mean_rate = 0.02;
+    Case made(shape);
+    made.AddProblems(AllPairs{true});
+    made.AddProblems(DrawnRows{.exploration = 0.5f});
+    made.AddProblems(DrawnRows{.law = Law::kPoissonMulti, .self_loops = true}, 0);
+    made.AddProblems(DrawnRows{.way = DrawWay::kEvents}, 1);
+    made.AskForAll();
+    std::vector<EdgeCap> caps(2);
+    caps[0].max_edges = 90;
+    caps[1].max_edges = 20;
+    caps[1].keep = KeepRule::kProbable;
+    const auto ledger = *backend_->MakeLedger(90);
+    std::vector<EdgeCap> with_ledger = caps;
+    with_ledger[0].ledger = ledger.get();
+    const testing::Outcome want = RunReference(made, caps), got = Run(made, with_ledger);
+    ExpectNear(got.out, want.out, GetParam().outputs);
+    ExpectSameReports(got, want, GetParam().weights, GetParam().expected);
+    EXPECT_EQ(*backend_->Remaining(*ledger), 0u);
+
+    const auto graphs = testing::GraphsOf(got);
+    for (size_t p = 0; p < graphs.size(); ++p) {
+      made.problems[p].pattern = ExplicitEdges{&graphs[p], p < 2};  // all pairs are compact
+      made.problems[p].cap = -1;
+    }
+    EXPECT_TRUE(testing::SameBytes(Run(made).out, got.out));
+  }
+}
+
+TEST_P(EveryKernelTest, DecodingIsRight) {
+  for (const auto& [head_dim, value_dim] : kWidths) {
+    SCOPED_TRACE(std::to_string(head_dim) + ", " + std::to_string(value_dim));
+    Shape shape;
+    shape.lengths = {300};  // keys of two parts
+    shape.heads = 1;
+    shape.head_dim = head_dim;
+    shape.value_dim = value_dim;
+    Case made(shape);
+    made.inputs.phase = Phase::kDecode;
+    made.AddProblems(AllPairs{true});
+    made.problems[0].first_query = 299;
+    made.out_rows = 1;
+    ExpectReference(made);
+  }
+}
+
+// What the operations of a layer make of rows so wide.
+std::vector<float> Operations(Backend& backend, int64_t width) {
+  constexpr int64_t kRows = 9;
+  const auto check = [](const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; };
+  const Buffer words = Place(backend, Random(11 * width, 1)), positions = Place(backend, Random(20 * width, 2));
+  const Buffer scale = Place(backend, Random(width, 3)), shift = Place(backend, Random(width, 4));
+  const Buffer rows = *backend.Allocate(kRows * width), sums = Place(backend, Random(kRows * width, 5));
+  const Buffer gathered = *backend.Allocate(3 * width), means = *backend.Allocate(2 * width),
+               pairs = *backend.Allocate(16 * width);
+  const Matrix x = rows.AsMatrix(kRows, width), y = sums.AsMatrix(kRows, width);
+  const std::vector<int32_t> ids = {1, 0, 10, 3, 3, 7, 9, 2, 5}, places = {0, 1, 2, 3, 4, 5, 19, 7, 8};
+  check(backend.Embed(words.AsMatrix(11, width), positions.AsMatrix(20, width), ids, places, x));
+  check(backend.LayerNorm(x, scale.data(), shift.data(), 1e-5f, x));
+  const auto weights = *backend.PrepareLinear(Random(width * width, 6, 1.0f / std::sqrt(static_cast<float>(width))),
+                                              Random(width, 7), width, width, Activation::kGelu);
+  check(backend.Linear(*weights, x, y, true, Phase::kPrefill));
+  for (const int64_t few : {1, 2, 4, 9}) {
+    check(backend.Linear(*weights, x.Rows(0, few), y.Rows(0, few), true, Phase::kDecode));
+  }
+  check(backend.GatherRows(y, std::vector<int64_t>{8, 0, 3}, gathered.AsMatrix(3, width)));
+  check(backend.PoolMean(y, std::vector<int64_t>{0, 2, kRows}, std::vector<float>{2, 7}, means.AsMatrix(2, width)));
+  check(backend.PairFeatures(y.Rows(0, 4), y.Rows(4, 4), pairs.AsMatrix(4, 4 * width)));
+  std::vector<float> all;
+  for (const Buffer* buffer : {&gathered, &means, &pairs}) {
+    const std::vector<float> host = Fetch(backend, *buffer);
+    all.insert(all.end(), host.begin(), host.end());
+  }
+  return all;
+}
+
+// The memberships of queries and keys in a head of 24 columns.
+std::vector<float> MembershipsOf(Backend& backend, int clusters) {
+  constexpr int kRows = 18, kColumns = 24;
+  const auto w0 = Random(kColumns * kColumns, 1, 0.4f), b0 = Random(kColumns, 2, 0.2f);
+  const auto w1 = Random(kColumns * kColumns, 3, 0.4f), b1 = Random(kColumns, 4, 0.2f);
+  const auto centres = Random(clusters * kColumns, 5, 0.5f);
+  std::vector<float> block_matrix(static_cast<size_t>(clusters) * clusters);
+  for (int c = 0; c < clusters; ++c) block_matrix[c * clusters + (c * 3 + 1) % clusters] = 1.0f / clusters;
+  const auto weights = *backend.PrepareMemberships({1, kColumns, clusters, w0, b0, w1, b1, centres, block_matrix});
+  const int32_t rank = weights->rank();
+  const Buffer q = Place(backend, Random(kRows * kColumns, 6)), k = Place(backend, Random(kRows * kColumns, 7));
+  const Buffer x = *backend.Allocate(kRows * rank), y = *backend.Allocate(kRows * rank);
+  const Buffer query_bound = *backend.Allocate(kRows), key_bound = *backend.Allocate(kRows);
+  const Memberships out = {x.data(), y.data(), query_bound.data(), key_bound.data(), kRows, rank};
+  const absl::Status status =
+      backend.ComputeMemberships(*weights, q.AsMatrix(kRows, kColumns), k.AsMatrix(kRows, kColumns), out);
+  EXPECT_TRUE(status.ok()) << status;
+  std::vector<float> rates;
+  const std::vector<float> of_queries = Fetch(backend, x), of_keys = Fetch(backend, y);
+  for (int i = 0; i < kRows; ++i) {
+    for (int j = 0; j < kRows; ++j) rates.push_back(MembershipDot(&of_queries[i * rank], &of_keys[j * rank], rank));
+  }
+  return rates;
+}
+
+TEST_P(EveryKernelTest, OperationsAreThoseOfTheCpu) {
+  const auto cpu = *CreateBackend({});
+  for (const int64_t width : {64, 19})
+    ExpectNear(Operations(*backend_, width), Operations(*cpu, width), GetParam().outputs);
+  // The last ones take more shared memory than blocks of 32 tokens may have.
+  for (const int clusters : {16, 700}) {
+    ExpectNear(MembershipsOf(*backend_, clusters), MembershipsOf(*cpu, clusters), GetParam().rates);
+  }
+}
+
+}  // namespace
+}  // namespace edgewise
