@@ -14,6 +14,8 @@ from edgewise_tools.safetensors_io import write_safetensors  # noqa: E402
 # Layers, width, heads, inner width, words.
 BERT_BASE, MINILM = (12, 768, 12, 3072, 30522), (6, 384, 12, 1536, 30522)
 GPT2_SMALL = (12, 768, 12, 3072, 50257)
+# Layers, width, heads of queries, of keys, inner width, words: a Llama of GPT-2 small's size.
+LLAMA_SMALL = (12, 768, 12, 4, 2048, 32000)
 
 
 class Weights:
@@ -102,3 +104,26 @@ def write_gpt2(folder, layers, width, heads, inner, words, positions=1024):
         "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "bos_token_id": None, "eos_token_id": None,
         "tie_word_embeddings": True}, tensors)
     return sum(values.size for name, values in tensors.items() if values.ndim == 2 and name != position)
+
+
+def write_llama(folder, layers, width, heads, key_value_heads, inner, words, positions=1024):
+    """A LlamaForCausalLM as save_pretrained leaves it, without a tokenizer and without a token that ends texts."""
+    weights = Weights(width, scale=width ** -0.5)
+    narrow = width // heads * key_value_heads
+    tensors = {"model.embed_tokens.weight": weights.normal(words, width)}
+    for layer in range(layers):
+        name = f"model.layers.{layer}"
+        for part, out, columns in (("self_attn.q_proj", width, width), ("self_attn.k_proj", narrow, width),
+                                   ("self_attn.v_proj", narrow, width), ("self_attn.o_proj", width, width),
+                                   ("mlp.gate_proj", inner, width), ("mlp.up_proj", inner, width),
+                                   ("mlp.down_proj", width, inner)):
+            tensors[f"{name}.{part}.weight"] = weights.normal(out, columns)
+        for part in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"{name}.{part}.weight"] = np.ones(width, np.float32)
+    tensors["model.norm.weight"] = np.ones(width, np.float32)
+    write_model(folder, {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float32", "vocab_size": words,
+        "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": key_value_heads, "intermediate_size": inner, "max_position_embeddings": positions,
+        "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "bos_token_id": None, "eos_token_id": None,
+        "tie_word_embeddings": True}, tensors)

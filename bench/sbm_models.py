@@ -21,7 +21,8 @@ LENGTHS = [1024, 4096]
 CAPS = [0.5, 0.25, 0.1]
 
 
-def write_sbm_model(folder, shift, layers=LAYERS, heads=HEADS, head_dim=HEAD_DIM, inner=INNER, clusters=CLUSTERS):
+def write_sbm_model(folder, shift, layers=LAYERS, heads=HEADS, head_dim=HEAD_DIM, inner=INNER, clusters=CLUSTERS,
+                    positions=None):
     """A random SBM classifier. A larger `shift` of the membership logits means more edges."""
     width = heads * head_dim
     weights = Weights(width)
@@ -41,7 +42,7 @@ def write_sbm_model(folder, shift, layers=LAYERS, heads=HEADS, head_dim=HEAD_DIM
         tensors |= weights.feed_forward(layer, inner)
     tensors |= weights.norm("final_norm") | weights.linear("classifier.output", 4, width)
     config = {"task": "sequence-classification", "vocab_size": WORDS, "hidden_size": width, "num_hidden_layers": layers,
-              "num_attention_heads": heads, "intermediate_size": inner, "max_position_embeddings": max(LENGTHS),
+              "num_attention_heads": heads, "intermediate_size": inner, "max_position_embeddings": positions or max(LENGTHS),
               "position_embedding": "none", "pad_token_id": -1, "pooling": {"kind": "mean", "divisor": "valid"},
               "num_labels": 4, "attention": {"kind": "sbm", "num_clusters": clusters, "law": "bernoulli"}}
     write_model(folder, config, tensors)

@@ -17,7 +17,7 @@ foreach(line ${gpu_suites})
     SKIP_REGULAR_EXPRESSION "there is no NVIDIA driver;the NVIDIA driver found no device;this build has no CUDA backend")
 endforeach()
 
-# The benchmark's C interface and its Python wrapper, over emulated kernels.
+# The benchmark's C interface and its Python wrapper, and the benchmark of whole models, over emulated kernels.
 set(bench_sources gpu/attention_check.cc gpu/attention_gpu.cc gpu/attention_runs.cc membership_network.cc row_errors.cc)
 list(TRANSFORM bench_sources PREPEND ${PROJECT_SOURCE_DIR}/bench/)
 list(APPEND bench_sources ${PROJECT_SOURCE_DIR}/kernels/event_tables.cc
@@ -29,5 +29,5 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # Python cannot load a library wit
   add_test(NAME gpu_bench_wrapper COMMAND ${SYSTEM_PYTHON} -m unittest discover -s tests/gpu_bench
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(gpu_bench_wrapper PROPERTIES TIMEOUT 300
-    ENVIRONMENT "EDGEWISE_GPU_BENCH=$<TARGET_FILE:edgewise_gpu_bench_emulated>")
+    ENVIRONMENT "EDGEWISE_GPU_BENCH=$<TARGET_FILE:edgewise_gpu_bench_emulated>;EDGEWISE_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};EDGEWISE_CUDA_MODULE=${EDGEWISE_EMULATED_MODULE}")
 endif()

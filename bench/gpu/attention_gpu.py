@@ -180,8 +180,8 @@ class Bench:
 def parse():
     parser = argparse.ArgumentParser(description="attention on a GPU, ours beside its peers")
     here = os.path.dirname(os.path.abspath(__file__))
-    parser.add_argument("--ours", default=os.path.join(here, "../bin/libedgewise_gpu_bench.so"))
-    parser.add_argument("--cusparse", default=os.path.join(here, "../bin/libedgewise_cusparse.so"))
+    parser.add_argument("--ours", default=os.path.join(here, "../../bin/libedgewise_gpu_bench.so"))
+    parser.add_argument("--cusparse", default=os.path.join(here, "../../bin/libedgewise_cusparse.so"))
     parser.add_argument("--json")
     parser.add_argument("--plot")
     parser.add_argument("--quick", action="store_true", help="a part of the grid, within five minutes")

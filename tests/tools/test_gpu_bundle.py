@@ -177,10 +177,65 @@ class GpuBundleTest(unittest.TestCase):
     def test_steps_run_tests_that_are_there(self):
         sources = [path.read_text() for path in (GPU_TOOLS.parents[1] / "tests" / "kernels").glob("*_test.cc")]
         tests = [".".join(name) for source in sources for name in re.findall(r"^TEST_P\((\w+), (\w+)\)", source, re.M)]
-        filters = re.findall(r"(?:attention|gtest_filter)='([^']+)'", (GPU_TOOLS / "steps.sh").read_text())
-        self.assertEqual(len(filters), 3)
+        filters = re.findall(r"gtest_filter='([^']+)'", (GPU_TOOLS / "steps.sh").read_text())
+        self.assertEqual(len(filters), 2)
         for pattern in ":".join(filters).split(":"):
             self.assertTrue(fnmatch.filter(tests, pattern), f"no test is named {pattern}")
+
+    def test_steps_end_within_400_seconds_and_the_first_of_them_together(self):
+        script = (GPU_TOOLS / "steps.sh").read_text()
+        seconds = {step: int(limit) for step, limit in re.findall(r"\[(\w+)\]=(\d+)", script)}
+        self.assertEqual(set(seconds) - {"device"}, set(re.findall(r"^run_(\w+)\(\)", script, re.MULTILINE)))
+        to_kill = 5
+        self.assertLessEqual(max(seconds.values()) + to_kill, 400)
+        first = ("device", "selfcheck", "products", "tests", "models")
+        self.assertLessEqual(sum(seconds[step] + to_kill for step in first), 400)
+
+    def write_clock(self):
+        """A file with the seconds that `date` tells."""
+        clock = self.root / "clock"
+        clock.write_text("1000")
+        self.write_program(self.tools / "date", f"cat {clock}")
+        return clock
+
+    def test_parts_of_a_step_share_its_seconds_and_the_next_step_has_its_own(self):
+        clock = self.write_clock()
+        # Each suite takes 50 of the 180 seconds.
+        self.write_suites(f'case "$*" in *RowsInAnyNumber*) exit 0 ;; esac; echo $(($(cat {clock}) + 50)) >{clock}')
+        self.pack()
+        run = self.run_bundle("tests", "products")
+        self.assertEqual(run.returncode, 1)
+        lines = [line for line in self.summary().splitlines() if line.startswith("tests ")]
+        self.assertEqual([line.split("  ")[0] for line in lines if " passed " in line],
+                         [f"tests {line.split()[0]}" for line in (GPU_TOOLS / "suites.txt").read_text().splitlines()[:4]])
+        self.assertRegex(lines[4], "not run: out of time")
+        self.assertRegex(self.summary(), r"products +passed ")
+
+    def write_models(self, commands):
+        """The benchmark of models is these commands, and nothing else is wrong."""
+        self.write_suites("exit 0")
+        (self.contents / "bench/gpu").mkdir(parents=True)
+        (self.contents / "bench/gpu/models_gpu.py").write_text(commands)
+
+    def test_models_are_timed_with_what_is_in_the_bundle(self):
+        self.write_models("import sys; print(*sys.argv[1:]); open(sys.argv[sys.argv.index('--json') + 1], 'w')")
+        self.pack()
+        run = self.run_bundle("models", EDGEWISE_GPU_SECONDS="100", EDGEWISE_GPU_DEVICE="cuda:1")
+        self.assertEqual(run.returncode, 0, run.stdout)
+        self.assertRegex(self.summary(), r"models +passed ")
+        (unpacked,) = self.unpacked()
+        self.assertIn(f"--bin {unpacked}/bin --library_path {unpacked}/lib:", run.stdout)
+        self.assertIn(f"--models {unpacked}/models --device cuda:1", run.stdout)
+        self.assertTrue((self.out / "models_gpu.json").exists())
+        within = int(re.search(r"--seconds (\d+)", run.stdout)[1])
+        self.assertLessEqual(within, 75)  # 20 are for closing, and 5 for what it has to say
+        self.assertGreater(within, 30)
+
+    def test_models_that_fail_are_told(self):
+        self.write_models("import sys; sys.exit(1)")
+        self.pack()
+        self.assertEqual(self.run_bundle("models").returncode, 1)
+        self.assertRegex(self.summary(), r"models +FAILED: status 1 ")
 
     def write_timeout(self, suite, commands):
         """A `timeout` before the real one, which does these commands for a suite."""
@@ -198,16 +253,14 @@ class GpuBundleTest(unittest.TestCase):
     def test_a_step_that_hangs_is_ended(self):
         self.write_suites(f"case $0 in *backend_caps_test) exec {shutil.which('sleep')} 500 ;; esac")
         self.pack()
-        run = self.run_bundle("tests", EDGEWISE_GPU_TIME_SCALE="0")  # a second for each step
+        run = self.run_bundle("tests", EDGEWISE_GPU_TIME_SCALE="0.02")  # 2 seconds for each suite, 4 for all
         self.assertEqual(run.returncode, 1)
-        self.assertRegex(self.summary(), r"tests backend_caps +FAILED: over 1 s ")
+        self.assertRegex(self.summary(), r"tests backend_caps +FAILED: over [12] s ")
         self.assertRegex(self.summary(), r"tests generation bf16 ")
 
     def test_a_step_that_hangs_leaves_time_for_the_table(self):
         self.write_suites("exit 0")
-        clock = self.root / "clock"
-        clock.write_text("1000")
-        self.write_program(self.tools / "date", f"cat {clock}")
+        clock = self.write_clock()
         self.write_timeout("backend_caps", f"echo $((1000 + $2)) >{clock}; exit 124")  # its limit has passed
         self.pack()
         run = self.run_bundle("tests", "server", EDGEWISE_GPU_SECONDS="50")  # of which 20 are for closing

@@ -19,7 +19,7 @@ for file in "${programs[@]}" "${modules[@]}"; do [[ -f $file ]] || die "$file is
 
 contents=$(mktemp -d)
 trap 'rm -rf "$contents"' EXIT
-mkdir -p "$contents"/{bin,lib/absl,bench,testdata,models}
+mkdir -p "$contents"/{bin,lib/absl,bench/gpu,tools/edgewise_tools,tools/evaluation,examples/data,testdata,models}
 {
   printf 'date %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
   printf 'revision %s\n' "$(git describe --always --dirty 2>/dev/null || echo unknown)"
@@ -39,8 +39,15 @@ while IFS= read -r library; do
 done < <(ldd "${programs[@]}" "${modules[@]}" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u)
 
 cp -r tests/testdata/. "$contents/testdata/"
-for model in sentiment listops shakespeare-ssa; do cp -r "examples/models/$model" "$contents/models/"; done
-cp bench/gpu/*.py "$contents/bench/"
+for model in sentiment listops long shakespeare-ssa shakespeare-llama; do
+  cp -r "examples/models/$model" "$contents/models/"
+done
+# The benchmarks, where they lie in the repository, and what they import.
+cp bench/gpu/*.py "$contents/bench/gpu/"
+cp bench/{random_models,sbm_models}.py "$contents/bench/"
+cp tools/edgewise_tools/*.py "$contents/tools/edgewise_tools/"
+cp tools/evaluation/*.py "$contents/tools/evaluation/"
+cp examples/data/long.jsonl "$contents/examples/data/"
 install -m 755 tools/gpu/steps.sh "$contents/steps.sh"
 cp tools/gpu/suites.txt "$contents/"
 chmod -R u+rwX,go+rX "$contents"

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Tests and times Edgewise on the GPU of this machine; run.sh of the bundle that `./dev gpu-bundle` makes calls it.
 #
-#     run.sh [tests] [sanitizer] [selfcheck] [server] [bench]      nothing named: all of them, in this order
+#     run.sh [selfcheck] [products] [tests] [models] [server] [sanitizer] [bench]      nothing named: all, in this order
 #
-# memcheck, racecheck, synccheck and initcheck are the parts of sanitizer; products is a part of tests: rows of a matrix
-# product in any number, compared byte by byte. A step that fails stops no other; a table of all comes last. Exit code:
-# 0, 1 if a step failed or was not run for want of time, 2 if there is no such step, 77 without a GPU, 130 cut off. Logs
-# (logs.tar.gz), the table (summary.txt) and the numbers (attention_gpu.json, .png) go to $OUT, or to ./out, as soon as
-# they are there.
+# memcheck, racecheck, synccheck and initcheck are the parts of sanitizer; products is a part of tests, and left out
+# where nothing is named: rows of a matrix product in any number, compared byte by byte. A step that fails or takes too
+# long stops no other; a table of all comes last. Exit code: 0, 1 if a step failed or was not run for want of time, 2 if
+# there is no such step, 77 without a GPU, 130 cut off. Logs (logs.tar.gz), the table (summary.txt) and the numbers
+# (attention_gpu.json, .png, models_gpu.json) go to $OUT, or to ./out, as soon as they are there.
 #   EDGEWISE_GPU_SECONDS         ends within so many seconds, whatever hangs: steps get what is left, or are not run
 #   EDGEWISE_SKIP_SANITIZER=1    leaves compute-sanitizer out
 #   EDGEWISE_BENCH_FLAGS         of bench/gpu/attention_gpu.py; --quick if not set
+#   EDGEWISE_MODELS_FLAGS        of bench/gpu/models_gpu.py, more
 #   EDGEWISE_GPU_DEVICE          cuda:0
 #   EDGEWISE_GPU_TIME_SCALE      multiplies every step's time limit: 1
 set -uo pipefail
@@ -20,6 +21,11 @@ device=${EDGEWISE_GPU_DEVICE:-cuda:0}
 scale=${EDGEWISE_GPU_TIME_SCALE:-1}
 seconds=${EDGEWISE_GPU_SECONDS:-0}
 closing=20 # seconds to end a step that does not want to, and the server, and to pack the logs
+# Seconds of a step, all its parts together: at most 400. So have the device's check, selfcheck, products, tests and
+# models together, also where each has to be killed, which takes 5 more.
+declare -A seconds_of=([device]=15 [selfcheck]=30 [products]=40 [tests]=180 [models]=110 [server]=120 [bench]=390
+  [memcheck]=390 [racecheck]=390 [synccheck]=390 [initcheck]=390)
+step_end=0 # of the running step, by the clock; 0: none
 out=${OUT:-out}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
@@ -101,8 +107,16 @@ if [[ -d /usr/local/nvidia/lib64 ]]; then libraries=$libraries:/usr/local/nvidia
 run_path=$bundle/lib:$bundle/lib/absl$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 python_path=$bundle/lib/absl${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} # PyTorch loads CUDA's libraries from where it keeps them
 
-# Seconds that are left for steps.
-left() { echo $((seconds > 0 ? seconds - closing - ($(clock) - began) : 1000000)); }
+scaled() { awk -v a="$1" -v b="$scale" 'BEGIN { printf "%d", a * b + 1 }'; } # SECONDS
+
+# Seconds that are left for the running step.
+left() {
+  local now most=1000000
+  now=$(clock)
+  ((seconds == 0)) || most=$((seconds - closing - (now - began)))
+  ((step_end == 0 || step_end - now >= most)) || most=$((step_end - now))
+  echo "$most"
+}
 
 allowed() { # SECONDS: as many, or those that are left; 0 would be no limit to timeout
   local most
@@ -124,7 +138,7 @@ step() {
   shift 2
   : >"$log"
   ! too_late "$name" || return 1
-  limit=$(allowed "$(awk -v a="$limit" -v b="$scale" 'BEGIN { printf "%d", a * b + 1 }')")
+  limit=$(allowed "$(scaled "$limit")")
   # In the background, so that a signal to this script is not kept waiting.
   timeout --kill-after=5 "$limit" "$@" >"$log" 2>&1 </dev/null &
   running=$! running_name=$name running_since=$start
@@ -154,44 +168,39 @@ step_on_device() { # NAME SECONDS COMMAND...
 run_tests() {
   local suite precisions
   while read -r suite precisions; do
-    step_on_device "tests $suite" 120 "$bundle/bin/${suite}_test" --gtest_brief=1
+    step_on_device "tests $suite" 60 "$bundle/bin/${suite}_test" --gtest_brief=1
   done <"$bundle/suites.txt"
   while read -r suite precisions; do
     [[ $precisions == *bf16* ]] || continue
-    step_on_device "tests $suite bf16" 120 EDGEWISE_TEST_PRECISION=bf16 "$bundle/bin/${suite}_test" --gtest_brief=1
+    step_on_device "tests $suite bf16" 60 EDGEWISE_TEST_PRECISION=bf16 "$bundle/bin/${suite}_test" --gtest_brief=1
   done <"$bundle/suites.txt"
 }
 
 run_products() {
-  step_on_device "products" 120 "$bundle/bin/backend_operations_test" --gtest_brief=1 \
+  step_on_device "products" "${seconds_of[products]}" "$bundle/bin/backend_operations_test" --gtest_brief=1 \
     --gtest_filter='*RowsInAnyNumber*:*ARowDependsOnNothingElse*'
 }
 
+# Every kernel once, in small calls.
 sanitize() { # TOOL
   local sanitizer tool=$1
-  local attention='*PatternsTest.AgreeWithTheReference*:*DrawTest.AnyRows*:*AttentionTest.GivenRows*:*DecodeTest.ARow*'
   sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
   if [[ ${EDGEWISE_SKIP_SANITIZER:-0} == 1 || -z $sanitizer ]]; then
     record "$tool" "skipped: $([[ -n $sanitizer ]] && echo asked for || echo not installed)" 0
     return
   fi
-  step_on_device "$tool attention" 240 "$sanitizer" --tool "$tool" --error-exitcode 9 \
-    "$bundle/bin/backend_attention_test" --gtest_brief=1 --gtest_filter="$attention"
-  step_on_device "$tool cap" 120 "$sanitizer" --tool "$tool" --error-exitcode 9 \
-    "$bundle/bin/backend_caps_test" --gtest_brief=1 --gtest_filter='*KeepsTheForced*:*Ledgers*'
-  step_on_device "$tool operations" 120 "$sanitizer" --tool "$tool" --error-exitcode 9 \
-    "$bundle/bin/backend_operations_test" --gtest_brief=1
+  step_on_device "$tool" "${seconds_of[$tool]}" "$sanitizer" --tool "$tool" --error-exitcode 9 \
+    "$bundle/bin/backend_attention_test" --gtest_brief=1 --gtest_filter='*EveryKernelTest*'
 }
 run_memcheck() { sanitize memcheck; }
 run_racecheck() { sanitize racecheck; }
 run_synccheck() { sanitize synccheck; }
 run_initcheck() { sanitize initcheck; }
-run_sanitizer() { run_memcheck; run_racecheck; run_synccheck; run_initcheck; }
 
 run_selfcheck() {
   local precision
   for precision in fp32 bf16; do
-    step_on_device "selfcheck $precision" 180 "$bundle/bin/edgewise-selfcheck" --device="$device" \
+    step_on_device "selfcheck $precision" 20 "$bundle/bin/edgewise-selfcheck" --device="$device" \
       --precision="$precision" --model="$bundle/models/sentiment/1" --tokens="${EDGEWISE_SELFCHECK_TOKENS:-1024}"
     cat "$logs/selfcheck_$precision.log"
   done
@@ -244,10 +253,21 @@ run_server() {
   if ((server_status == 0)); then record "server stops" passed 0; else record "server stops" "FAILED: status $server_status" 0; fi
 }
 
+# The script ends a little before its limit, so that it says what it had no time for.
+run_models() {
+  local limit=${seconds_of[models]} within flags=()
+  read -ra flags <<<"${EDGEWISE_MODELS_FLAGS:-}"
+  within=$(($(allowed "$(scaled "$limit")") - 5))
+  step "models" "$limit" env LD_LIBRARY_PATH="$python_path" PYTHONUNBUFFERED=1 python3 "$bundle/bench/gpu/models_gpu.py" \
+    --bin "$bundle/bin" --library_path "$run_path" --models "$bundle/models" --device "$device" \
+    --json "$out/models_gpu.json" --seconds "$within" "${flags[@]}"
+  cat "$logs/models.log"
+}
+
 run_bench() {
   local flags=()
   read -ra flags <<<"${EDGEWISE_BENCH_FLAGS:---quick}"
-  step "bench attention" 480 env LD_LIBRARY_PATH="$python_path" PYTHONUNBUFFERED=1 python3 "$bundle/bench/attention_gpu.py" \
+  step "bench attention" "${seconds_of[bench]}" env LD_LIBRARY_PATH="$python_path" PYTHONUNBUFFERED=1 python3 "$bundle/bench/gpu/attention_gpu.py" \
     --ours "$bundle/bin/libedgewise_gpu_bench.so" --cusparse "$bundle/bin/libedgewise_cusparse.so" \
     --json "$out/attention_gpu.json" --plot "$out/attention_gpu.png" "${flags[@]}"
   cat "$logs/bench_attention.log"
@@ -257,17 +277,20 @@ cat "$bundle/MANIFEST"
 timeout 30 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null ||
   echo "nvidia-smi shows no GPU"
 echo "CUDA libraries: ${libraries#:}"
-(($#)) || set -- tests sanitizer selfcheck server bench
+(($#)) || set -- selfcheck tests models server sanitizer bench
+steps=()
 for what in "$@"; do
   case $what in
-    tests | products | sanitizer | memcheck | racecheck | synccheck | initcheck | selfcheck | server | bench) ;;
-    *) echo "run.sh knows: tests, products, sanitizer (memcheck, racecheck, synccheck, initcheck), selfcheck, server, bench" \
-      "(found: $what)" >&2; exit 2 ;;
+    sanitizer) steps+=(memcheck racecheck synccheck initcheck) ;;
+    selfcheck | products | tests | models | server | bench) steps+=("$what") ;;
+    memcheck | racecheck | synccheck | initcheck) steps+=("$what") ;;
+    *) echo "run.sh knows: selfcheck, products, tests, models, server, sanitizer (memcheck, racecheck, synccheck," \
+      "initcheck), bench (found: $what)" >&2; exit 2 ;;
   esac
 done
 
 timeout 30 nvidia-smi -q >"$logs/nvidia-smi.log" 2>&1
-timeout --kill-after=5 "$(allowed 120)" "${on_device[@]}" "$bundle/bin/edgewise-selfcheck" --device="$device" --tokens=64 \
+timeout --kill-after=5 "$(allowed "$(scaled "${seconds_of[device]}")")" "${on_device[@]}" "$bundle/bin/edgewise-selfcheck" --device="$device" --tokens=64 \
   --repeats=1 >"$logs/device.log" 2>&1
 status=$?
 if ((status == 4)) && ! timeout 30 nvidia-smi -L >/dev/null 2>&1; then
@@ -278,7 +301,8 @@ if ((status == 4 || status == 124 || status == 137)); then
   record "the GPU can be used" "FAILED: $(tail -n 1 "$logs/device.log")" 0 # the steps below say more
 fi
 
-for what in "$@"; do
+for what in "${steps[@]}"; do
+  step_end=$(($(clock) + $(scaled "${seconds_of[$what]}")))
   "run_$what"
   pack_logs
 done

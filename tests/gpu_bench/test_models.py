@@ -1,0 +1,56 @@
+"""The benchmark of whole models on a GPU, on the emulated one, without its peers."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = os.environ.get("EDGEWISE_BIN")
+
+
+class ModelsTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def run_models(self, *flags):
+        """(exit code, the line about the run, the rows by their case)"""
+        rows = self.folder / "rows.json"
+        command = [sys.executable, ROOT / "bench/gpu/models_gpu.py", "--dry-run", f"--bin={BIN}", "--precisions=fp32",
+                   f"--models={self.folder / 'models'}", f"--json={rows}", *flags]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+        about, *lines = [json.loads(line) for line in rows.read_text().splitlines()]
+        return done.returncode, about, {line["case"]: line for line in lines}
+
+    @unittest.skipUnless(BIN, "needs EDGEWISE_BIN and EDGEWISE_CUDA_MODULE")
+    def test_every_model_has_its_rows_and_one_that_is_refused_says_so(self):
+        for name in ("sentiment", "shakespeare-llama"):
+            shutil.copytree(ROOT / "examples/models" / name, self.folder / "models" / name)
+        code, about, rows = self.run_models()
+        self.assertEqual(code, 0, rows)
+        self.assertEqual(about["benchmark"], "models_gpu")
+        sbm = rows["sbm 10.00%, 16 tokens"]
+        self.assertGreater(min(sbm[f"{way}_ms"] for way in ("own", "dense", "cap_of_a_tenth")), 0)
+        self.assertLess(sbm["density"], 0.3)
+        self.assertGreater(rows["bert, 16 tokens x 2"]["inputs_per_second"], 0)
+        self.assertGreater(rows["gpt2, 3 tokens after 8 x 2"]["tokens_per_second"], 0)
+        self.assertGreater(rows["sentiment x 32"]["answered"], 0)
+        for case in ("llama, 3 tokens after 8 x 2", "shakespeare-llama --new_tokens=64 x 1"):
+            self.assertIn("cuda/sm_90/fp32 does not serve", rows[case]["refused"])
+
+    @unittest.skipUnless(BIN, "needs EDGEWISE_BIN and EDGEWISE_CUDA_MODULE")
+    def test_what_there_is_no_time_for_is_not_run_and_not_passed_over(self):
+        (self.folder / "models").mkdir()
+        code, _, rows = self.run_models("--seconds=0")
+        self.assertEqual(code, 1)
+        self.assertEqual(rows["server of written"]["not_run"], "out of time")
+
+
+if __name__ == "__main__":
+    unittest.main()
