@@ -39,7 +39,7 @@ while IFS= read -r library; do
 done < <(ldd "${programs[@]}" "${modules[@]}" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u)
 
 cp -r tests/testdata/. "$contents/testdata/"
-for model in sentiment listops long shakespeare-ssa shakespeare-llama; do
+for model in sentiment listops long shakespeare-ssa; do
   cp -r "examples/models/$model" "$contents/models/"
 done
 # The benchmarks, where they lie in the repository, and what they import.
