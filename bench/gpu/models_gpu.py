@@ -44,6 +44,7 @@ from evaluation.server import Server  # noqa: E402  (random_models made tools im
 # What bench/sbm_models.py adds to the memberships' logits, by the density that it leads to.
 SHIFTS = {0.0025: -3.236490821473285, 0.01: -2.4248088908860486, 0.025: -1.852522753714073, 0.1: -0.8536916647595656}
 ROW_SECONDS = 10  # no row is begun with less than that
+PEER_SECONDS = 30  # nor are the peers, which take a while to be imported
 CALL_SECONDS = 60
 
 
@@ -97,9 +98,7 @@ class Report:
     def row(self, case, precision, measure):
         """What `measure` finds, as a row; or why there is none. Returns whether it was found."""
         row = {"case": case, "precision": precision}
-        if time.monotonic() + ROW_SECONDS > self.end:
-            self.failed = True
-            self.write(row | {"not_run": "out of time"})
+        if self.too_late(row, ROW_SECONDS):
             return False
         try:
             self.write(row | measure())
@@ -109,6 +108,14 @@ class Report:
         except Exception as error:  # noqa: BLE001  of a model or of a peer: a result
             self.fail(row, error)
             return False
+        return True
+
+    def too_late(self, row, needed):
+        """Whether there are fewer seconds left than that; a row says so."""
+        if time.monotonic() + needed <= self.end:
+            return False
+        self.failed = True
+        self.write(row | {"not_run": "out of time"})
         return True
 
     def fail(self, row, error):
@@ -226,6 +233,8 @@ def started(args, report, repository, folder, precision):
 
 
 def run_peers(args, report, sizes, repository):
+    if report.too_late({"case": "peers"}, PEER_SECONDS):
+        return
     try:
         import models_peers
         peers = models_peers.Peers(args.dry_run)

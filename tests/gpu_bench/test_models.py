@@ -49,7 +49,8 @@ class ModelsTest(unittest.TestCase):
         (self.folder / "models").mkdir()
         code, _, rows = self.run_models("--seconds=0")
         self.assertEqual(code, 1)
-        self.assertEqual(rows["server of written"]["not_run"], "out of time")
+        for case in ("server of written", "server of bundled", "peers"):
+            self.assertEqual(rows[case]["not_run"], "out of time")
 
 
 if __name__ == "__main__":
