@@ -1,5 +1,7 @@
 #include "bench/gpu/attention_runs.h"
 
+#include <iterator>
+#include <limits>
 #include <utility>
 
 #include "bench/membership_network.h"
@@ -75,7 +77,7 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
                                            (call.n + 1) * sizeof(int64_t), cudaMemcpyDeviceToHost);
       if (error != cudaSuccess) return CudaStatus(error, "offsets of given rows");
     }
-    cuda::AddRowItems(shape, b, call.heads, problem, items);
+    cuda::AddRowItems(shape, b, call.heads, std::numeric_limits<int64_t>::max(), problem, items);
   }
   const std::vector<cuda::DeviceHeadCounts> counts(static_cast<size_t>(call.batch) * call.heads);
   auto on_device = DeviceArray::Copy(*device_, std::span<const cuda::DeviceProblem>(problems));
@@ -87,6 +89,12 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
   on_device = DeviceArray::Copy(*device_, std::span<const cuda::RowItem>(items.dense));
   if (!on_device.ok()) return on_device.status();
   kernels.dense_items = *std::move(on_device);
+  on_device = DeviceArray::Copy(*device_, std::span<const cuda::EdgeSlot>(items.slots));
+  if (!on_device.ok()) return on_device.status();
+  kernels.slots = *std::move(on_device);
+  on_device = DeviceArray::Create(*device_, items.parts.back().bytes);
+  if (!on_device.ok()) return on_device.status();
+  kernels.drawn = *std::move(on_device);
   on_device = DeviceArray::Copy(*device_, std::span<const cuda::DeviceHeadCounts>(counts));
   if (!on_device.ok()) return on_device.status();
   kernels.counts = *std::move(on_device);
@@ -110,7 +118,14 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
   of.dense_items = kernels.dense_items.as<cuda::RowItem>();
   of.num_dense_items = static_cast<int64_t>(items.dense.size());
   of.num_row_items = static_cast<int64_t>(items.rows.size());
+  of.most_tokens = static_cast<int32_t>(call.n);
+  of.slots = kernels.slots.as<cuda::EdgeSlot>();
+  of.num_slots = std::ssize(items.slots);
+  of.drawn = kernels.drawn.as<unsigned char>();
   of.counts = static_cast<cuda::DeviceHeadCounts*>(kernels.counts.data());
+  if (given) return kernels;
+  const absl::Status status = CudaStatus(cuda::DrawPairHeads(device_->stream(), of, false), "draw");
+  if (!status.ok()) return status;
   return kernels;
 }
 

@@ -31,7 +31,7 @@ inline absl::Status WaitForAll() { return cuda::CudaStatus(cudaDeviceSynchronize
 // A DeviceCall of its own, whose lists stay as long as it lives: kernels are launched without the backend's host part.
 struct KernelCall {
   cuda::DeviceCall call = {};
-  cuda::DeviceArray problems, row_items, dense_items, counts;
+  cuda::DeviceArray problems, row_items, dense_items, slots, drawn, counts;
 };
 
 class AttentionRuns {
@@ -46,8 +46,8 @@ class AttentionRuns {
   // Null before Start() and where it failed.
   cuda::Device* device() const { return device_.get(); }
 
-  // The problems as the backend's host makes them. `given`: over call.row_offsets and keys; else drawn, for
-  // CountRowEdges and ListEdges alone.
+  // The problems as the backend's host makes them. `given`: over call.row_offsets and keys; else drawn pair by pair,
+  // for CountRowEdges and ListEdges.
   absl::StatusOr<KernelCall> MakeKernelCall(const EdgewiseBenchCall& call, bool given) const;
   absl::Status Run(int kind, const EdgewiseBenchCall& call) {
     double milliseconds = 0.0;

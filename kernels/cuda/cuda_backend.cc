@@ -66,10 +66,11 @@ class CudaBackend : public Backend {
   absl::Status Reserve(int64_t pass_floats, int64_t generation_floats) override {
     pass_floats = std::max(pass_floats_, pass_floats);
     generation_floats = std::max(generation_floats_, generation_floats);
-    const int64_t bytes = (pass_floats + generation_floats) * int64_t{sizeof(float)};
+    const int64_t floats = pass_floats + generation_floats;
+    const int64_t bytes =
+        floats * int64_t{sizeof(float)} + linears_->scratch_bytes() + kCallBytes + (draws_ ? kMostEdgeBytes : 0);
     // The pool keeps what it gets back.
-    const absl::Status status =
-        Use([&] { return DeviceArray::Create(*device_, bytes + linears_->scratch_bytes() + kCallBytes).status(); });
+    const absl::Status status = Use([&] { return DeviceArray::Create(*device_, bytes).status(); });
     if (!status.ok()) return status;
     pass_floats_ = pass_floats;
     generation_floats_ = generation_floats;
@@ -154,6 +155,7 @@ class CudaBackend : public Backend {
 
   absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(
       const MembershipParameters& parameters) override {
+    draws_ = true;
     return Use([&] { return cuda::PrepareMemberships(device_, parameters); });
   }
 
@@ -263,6 +265,7 @@ class CudaBackend : public Backend {
   Attention attention_;
   cudaEvent_t throttle_ = nullptr;                   // recorded by the last Throttle
   int64_t pass_floats_ = 0, generation_floats_ = 0;  // what Reserve took
+  bool draws_ = false;                               // some model has memberships
   std::atomic<bool> lost_ = false;
 };
 

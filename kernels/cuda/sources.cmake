@@ -2,7 +2,8 @@
 # matrix products are not among them: ops/gemm_cublaslt.cc, or the emulator's.
 set(EDGEWISE_CUDA_SOURCES
   attention/caps.cu
-  attention/dense_heads.cu
+  attention/draw_events.cu
+  attention/draw_pairs.cu
   attention/event_heads.cu
   attention/reports.cu
   attention/rows.cu

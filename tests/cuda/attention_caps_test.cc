@@ -24,7 +24,6 @@ using testing::CapOf;
 using testing::DeviceCase;
 using testing::DeviceCopies;
 using testing::Get;
-using testing::Select;
 
 // A drawn edge in the order in which caps keep them.
 using Key = std::tuple<double, int32_t, int32_t, int32_t, int32_t>;  // age, problem, head, query, key
@@ -74,10 +73,10 @@ void ExpectCap(const DeviceCap& cap, const Drawn& drawn, uint64_t allowed) {
   EXPECT_EQ(cap.tau, age);
 }
 
-// A sequence of more than one chunk of keys, so many edges that most buckets have one, and every kind of order.
+// So many edges that most buckets have one, and every kind of order.
 TEST(SelectKeptTest, OrdersOfBlocksAndThreadsChangeNothing) {
   Shape shape;
-  shape.lengths = {kChunkKeys + 40};
+  shape.lengths = {4136};
   shape.heads = 1;
   shape.rank = 16;
   shape.mean_rate = 0.01;
@@ -88,7 +87,7 @@ TEST(SelectKeptTest, OrdersOfBlocksAndThreadsChangeNothing) {
   for (const emulator::Order order : {emulator::kForward, emulator::kBackward, emulator::Shuffled(1)}) {
     SCOPED_TRACE(order.kind);
     emulator::SetOrder(order);
-    Select(device);
+    device.Select();
     ExpectCap(device.Caps()[0], drawn, drawn.edges.size() / 3);
   }
   emulator::SetOrder(emulator::kForward);
@@ -111,7 +110,7 @@ TEST(SelectKeptTest, ManyCapsAreSettledInParts) {
   std::vector<DeviceCap> caps(kCaps, CapOf(kNoCap));
   caps.front() = caps.back() = CapOf(kNoCap, ledger, {kWholeShare, 0, 0});
   DeviceCase device(host, caps);
-  Select(device);
+  device.Select();
   const std::vector<DeviceCap> got = device.Caps();
   uint64_t left = kBudget;
   for (const int c : {0, kCaps - 1}) {
@@ -128,11 +127,11 @@ TEST(SelectKeptTest, ACallWithoutCapsOrRowsIsNoError) {
   Case host(shape);
   host.AddProblems(AllPairs{}, 0);
   DeviceCase nothing_drawn(host, {CapOf(50)});
-  Select(nothing_drawn);
+  nothing_drawn.Select();
   ExpectCap(nothing_drawn.Caps()[0], {}, 0);
   DeviceCase no_caps(host, {CapOf(50)});
   no_caps.call.num_caps = 0;
-  EXPECT_EQ(SelectKept(nullptr, no_caps.call, false, nullptr), cudaSuccess);
+  EXPECT_EQ(SelectKept(nullptr, no_caps.call, false, nullptr, {}), cudaSuccess);
   EXPECT_EQ(CapScratchBytes(0), 0);
 }
 
@@ -170,7 +169,7 @@ struct Crowd {
   }
   void ExpectKept(uint64_t allowed) const {
     DeviceCase device(host, {CapOf(allowed)});
-    Select(device);
+    device.Select();
     ExpectCap(device.Caps()[0], drawn, allowed);
   }
   static constexpr double kRate = 0.98;
@@ -191,7 +190,7 @@ TEST(SelectKeptTiesTest, DividesABucketThatHasTooManyEdges) {
 TEST(SelectKeptTiesTest, ReportsThatMoreEdgesThanItCanListHaveOneAge) {
   const Crowd crowd(8193, 0.0);  // one more than a list has room for
   DeviceCase device(crowd.host, {CapOf(crowd.first + 100)});
-  Select(device);
+  device.Select();
   const DeviceCap cap = device.Caps()[0];
   EXPECT_EQ(cap.failed, 1);
   EXPECT_EQ(cap.drawn, crowd.drawn.edges.size());

@@ -42,15 +42,11 @@ __global__ void __launch_bounds__(kWarpSize)
 
 using Pairs = std::vector<std::pair<int32_t, int32_t>>;
 
-// The edges of one head of problem 0, rows `step` apart in a fragment.
-Pairs EdgesOf(const DeviceCase& device, int32_t head, int step) {
+// The edges of one head of problem 0.
+Pairs EdgesOf(const DeviceCase& device, int32_t head) {
   const int32_t n = device.problems[0].tokens;
   std::vector<FragmentRows> rows;
-  for (int32_t first = 0; first < n; first += kWarpQueries * step) {
-    for (int32_t i = first; i < std::min(first + step, n); ++i) {
-      rows.push_back({0, head, i, step, std::min((n - i + step - 1) / step, kWarpQueries)});
-    }
-  }
+  for (int32_t i = 0; i < n; i += kWarpQueries) rows.push_back({0, head, i, std::min(n - i, kWarpQueries)});
   const int tiles = (n + kTileKeys - 1) / kTileKeys;
   DeviceCopies memory;
   uint32_t* to = memory.Put(std::vector<uint32_t>(rows.size() * tiles * kWarpSize));
@@ -66,7 +62,7 @@ Pairs EdgesOf(const DeviceCase& device, int32_t head, int step) {
       if ((words[w] >> bit & 1u) == 0) continue;
       const int32_t row = lane / 4 + bit / 16 * 8;
       EXPECT_LT(row, of.rows);
-      edges.emplace_back(of.first_query + row * of.step, tile * kTileKeys + bit % 16 / 2 * 8 + lane % 4 * 2 + bit % 2);
+      edges.emplace_back(of.first_query + row, tile * kTileKeys + bit % 16 / 2 * 8 + lane % 4 * 2 + bit % 2);
     }
   }
   std::sort(edges.begin(), edges.end());
@@ -86,8 +82,7 @@ void ExpectDefinition(const Case& from) {
   const DeviceCase device(from);
   for (int head = 0; head < from.inputs.num_heads; ++head) {
     const Pairs want = Definition(from, head);
-    ASSERT_EQ(EdgesOf(device, head, 1), want) << "head " << head;
-    ASSERT_EQ(EdgesOf(device, head, kSampledStep), want) << "head " << head;
+    ASSERT_EQ(EdgesOf(device, head), want) << "head " << head;
   }
 }
 
@@ -258,7 +253,7 @@ TEST_F(AttentionFragmentTest, ACapKeepsTheEdgesThatTheListHas) {
         Case made(shape);
         made.AddProblems(DrawnBy(law), 0);
         DeviceCase device(made, {testing::CapOf(most)});
-        Select(device);
+        device.Select();
         const testing::Listed listed = testing::List(device, 0);
         for (int head = 0; head < 2; ++head) {
           Pairs want;
@@ -268,7 +263,7 @@ TEST_F(AttentionFragmentTest, ACapKeepsTheEdgesThatTheListHas) {
               want.emplace_back(i, listed.keys[static_cast<size_t>(e)]);
             }
           }
-          ASSERT_EQ(EdgesOf(device, head, 1), want);
+          ASSERT_EQ(EdgesOf(device, head), want);
         }
       }
     }

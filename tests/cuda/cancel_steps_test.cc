@@ -78,11 +78,11 @@ TEST_P(CancelStepsTest, RaisedWhileKernelsRun) {
   }
 }
 
-// One item over two chunks of keys.
-TEST_P(CancelStepsTest, ALongRowEndsBetweenItsChunks) {
+// Rows that are taken in several steps.
+TEST_P(CancelStepsTest, ALongRowEndsBetweenItsSteps) {
   const auto backend = MakeLinked();
   Shape shape;
-  shape.lengths = {100, 4200};
+  shape.lengths = {100, 30000};
   shape.heads = 1;
   Case attention_case(shape);
   attention_case.AddProblems(AllPairs{});
@@ -93,7 +93,7 @@ TEST_P(CancelStepsTest, ALongRowEndsBetweenItsChunks) {
     HeadEdges& head = edges[p].emplace_back();
     head.row_offsets = {0};
     for (int32_t query = 0; query < 3; ++query) {
-      for (int32_t key = query; key < problem.tokens; key += 50) head.keys.push_back(key);
+      for (int32_t key = query; key < problem.tokens; key += 25) head.keys.push_back(key);
       head.row_offsets.push_back(static_cast<int64_t>(head.keys.size()));
     }
     problem.out_row = static_cast<int64_t>(3 * p);
@@ -114,7 +114,7 @@ TEST_P(CancelStepsTest, ALongRowEndsBetweenItsChunks) {
   }
   const size_t all = RowsOf(attention_case, want, kCancelled).size();
   EXPECT_EQ(untouched[0], all);
-  EXPECT_EQ(untouched[1], all) << "in the first chunk";
+  EXPECT_GT(untouched[1], 0u) << "between the steps of a row";
   EXPECT_EQ(untouched[2], 0u) << "after the last";
 }
 
@@ -149,7 +149,7 @@ TEST(CancelFlagCallsTest, AProblemThatIsDroppedBeforeCostsNextToNothing) {
   };
   const uint64_t with = steps();
   attention_case->problems.erase(attention_case->problems.begin() + kCancelled);
-  EXPECT_LT(with, steps() * 5 / 4);
+  EXPECT_LT(with, steps() * 3 / 2);
 }
 
 TEST(CancelFlagCallsTest, RaisedByAnotherThreadWhileCallsRun) {

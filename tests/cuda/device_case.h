@@ -1,5 +1,5 @@
-// A case of attention (tests/kernels/attention_cases.h) in device memory, as the kernels read it. Cut into items
-// without the host code of the backend, so that kernels are tested by themselves. Drawn rows and explicit edges only.
+// A case of attention (tests/kernels/attention_cases.h) in device memory, as the kernels read it, so that they are
+// tested by themselves. Drawn rows and explicit edges only.
 #ifndef EDGEWISE_TESTS_CUDA_DEVICE_CASE_H_
 #define EDGEWISE_TESTS_CUDA_DEVICE_CASE_H_
 
@@ -11,10 +11,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "kernels/cuda/attention/call.h"
+#include "kernels/cuda/attention/items.h"
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/reference.h"
 #include "tests/kernels/attention_cases.h"
@@ -61,10 +63,39 @@ struct DeviceCase {
   std::vector<DeviceCap> Caps() const { return Get(call.caps, call.num_caps); }
   std::vector<DeviceHeadCounts> Counts() const { return Get(call.counts, num_counts); }
 
+  // Draws all edges, once.
+  void Draw() {
+    if (std::exchange(drawn_, true)) return;
+    EXPECT_EQ(DrawEventHeads(nullptr, call, true, int64_t{160} << 10), cudaSuccess);
+    EXPECT_EQ(DrawPairHeads(nullptr, call, false), cudaSuccess);
+  }
+  // Settles the caps.
+  void Select() {
+    DeviceCopies scratch;
+    // Scratch comes as it is.
+    const std::vector<unsigned char> dirt(static_cast<size_t>(CapScratchBytes(call.num_caps)), 0xA5);
+    const ForParts for_parts = [&](const auto& use) {
+      Draw();
+      return use(call);
+    };
+    EXPECT_EQ(SelectKept(nullptr, call, true, scratch.Put(dirt), for_parts), cudaSuccess);
+  }
+  // Drops the edges that caps drop, and counts the others, once.
+  void Keep() {
+    if (std::exchange(kept_, true)) return;
+    Draw();
+    EXPECT_EQ(DrawPairHeads(nullptr, call, true), cudaSuccess);
+    EXPECT_EQ(KeepAndCount(nullptr, call, true), cudaSuccess);
+  }
+
   DeviceCopies memory;
   DeviceCall call = {};
   std::vector<DeviceProblem> problems;
   int64_t num_counts = 0;
+  RowItems items;
+
+ private:
+  bool drawn_ = false, kept_ = false;
 };
 
 inline DeviceCap CapOf(uint64_t max_edges, uint64_t* ledger = nullptr, BudgetShare share = {}) {
@@ -102,7 +133,6 @@ inline DeviceCase::DeviceCase(const edgewise::testing::Case& host, std::vector<D
   call.out_stride = static_cast<int64_t>(inputs.num_heads) * call.value_dim;
   call.out = memory.Put(std::vector<float>(static_cast<size_t>(host.out_rows * call.out_stride), NAN));
 
-  std::vector<RowItem> items;
   for (const AttentionProblem& problem : host.problems) {
     const auto index = static_cast<int32_t>(problems.size());
     DeviceProblem of = {};
@@ -114,7 +144,8 @@ inline DeviceCase::DeviceCase(const edgewise::testing::Case& host, std::vector<D
     const std::span<const int32_t> positions(problem.positions, problem.positions == nullptr ? 0 : problem.tokens);
     if (!positions.empty() && positions.back() != problem.tokens - 1) of.positions = memory.Put(positions);
     of.cap = problem.cap;
-    of.sampled = of.event_head = -1;
+    of.event_head = -1;
+    of.wants_graph = true;
     if (problem.bias != nullptr) {
       const size_t pairs = static_cast<size_t>(problem.bias->length) * problem.bias->length;
       of.bias_length = problem.bias->length;
@@ -154,11 +185,10 @@ inline DeviceCase::DeviceCase(const edgewise::testing::Case& host, std::vector<D
       of.multiplicity = multi ? memory.Put(multiplicity) : nullptr;
       if (given == nullptr) of.kind = PatternKind::kTiles;
     }
-    for (int32_t head = 0; head < inputs.num_heads && of.kind != PatternKind::kTiles; ++head) {
-      for (int32_t query = problem.first_query; query < problem.tokens; query += kRowsPerItem) {
-        items.push_back({index, head, query, std::min(kRowsPerItem, problem.tokens - query)});
-      }
+    if (of.kind != PatternKind::kTiles) {
+      AddRowItems(problem, index, inputs.num_heads, int64_t{1} << 40, of, items);
     }
+    if (of.kind == PatternKind::kDrawn) call.most_tokens = std::max(call.most_tokens, of.tokens);
     problems.push_back(of);
   }
   for (DeviceCap& cap : caps) {
@@ -166,8 +196,14 @@ inline DeviceCase::DeviceCase(const edgewise::testing::Case& host, std::vector<D
     cap.tau = 1.0;
   }
   call.problems = memory.Put(problems);
-  call.row_items = memory.Put(items);
-  call.num_row_items = static_cast<int64_t>(items.size());
+  call.row_items = memory.Put(items.rows);
+  call.num_row_items = std::ssize(items.rows);
+  call.dense_items = memory.Put(items.dense);
+  call.num_dense_items = std::ssize(items.dense);
+  call.slots = memory.Put(items.slots);
+  call.num_slots = std::ssize(items.slots);
+  call.drawn = memory.Put(std::vector<unsigned char>(static_cast<size_t>(items.parts.back().bytes), 0xA5));
+  call.full = memory.Put(std::vector<int32_t>(1));
   call.caps = memory.Put(caps);
   call.num_caps = static_cast<int32_t>(caps.size());
   call.counts = memory.Put(std::vector<DeviceHeadCounts>(static_cast<size_t>(num_counts)));
@@ -180,7 +216,8 @@ struct Listed {
 };
 
 // The kept edges of a drawn problem.
-inline Listed List(const DeviceCase& device, int32_t problem) {
+inline Listed List(DeviceCase& device, int32_t problem) {
+  device.Keep();
   const int64_t heads = device.call.num_heads, queries = device.problems[problem].tokens;
   DeviceCopies memory;
   int32_t* counts = memory.Put(std::vector<int32_t>(static_cast<size_t>(heads * queries), -1));
@@ -199,14 +236,6 @@ inline Listed List(const DeviceCase& device, int32_t problem) {
   listed.keys = Get(keys, sum);
   listed.multiplicity = Get(multiplicity, sum);
   return listed;
-}
-
-// Settles the caps.
-inline void Select(DeviceCase& device) {
-  DeviceCopies memory;
-  // Scratch comes as it is.
-  const std::vector<unsigned char> dirt(static_cast<size_t>(CapScratchBytes(device.call.num_caps)), 0xA5);
-  EXPECT_EQ(SelectKept(nullptr, device.call, true, memory.Put(dirt)), cudaSuccess);
 }
 
 }  // namespace edgewise::cuda::testing

@@ -8,6 +8,7 @@
 #include "kernels/cuda/attention/edge_graph.h"
 #include "kernels/cuda/attention/items.h"
 #include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/attention/lists.h"
 #include "kernels/cuda/device/cancel_flags.h"
 #include "kernels/cuda/ops/rows.h"
 #include "kernels/event_rule.h"
@@ -42,6 +43,14 @@ absl::Status CheckShapes(const Device& device, const AttentionInputs& inputs,
     if (problem.tokens >= kMaxTokens) {
       return absl::ResourceExhaustedError(
           absl::StrCat("a sequence has ", problem.tokens, " tokens; the CUDA kernels take fewer than ", kMaxTokens));
+    }
+    const auto* drawn = std::get_if<DrawnRows>(&problem.pattern);
+    if (drawn == nullptr) continue;
+    const int64_t shared = EventRowBytes(problem.tokens, drawn->law == Law::kPoissonMulti) + kSharedApart;
+    if (shared > device.shared_memory()) {
+      return absl::ResourceExhaustedError(absl::StrCat("a drawn sequence has ", problem.tokens, " tokens; that takes ",
+                                                       shared, " bytes of shared memory, and a block has ",
+                                                       device.shared_memory(), " on ", device.name()));
     }
   }
   return absl::OkStatus();
@@ -97,7 +106,6 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
                              DeviceArray& tables) {
   call = MakeCall(inputs, out);
   std::vector<DeviceProblem> staged(problems.size());
-  RowItems row_items;
   std::vector<TileItem> tile_items;
   std::vector<int32_t> expected;
   int64_t counts = 0;
@@ -114,7 +122,8 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
     of.kind = KindOf(problem.pattern);
     of.cap = problem.cap;
     of.cancel = CancelFlags::WordOf(problem.cancel);
-    of.sampled = of.event_head = -1;
+    of.event_head = -1;
+    of.wants_graph = problem.report->wanted.graph;
     if (problem.bias != nullptr) StageBias(*problem.bias, inputs.num_heads, staging_, of);
     if (const auto* drawn = std::get_if<DrawnRows>(&problem.pattern)) {
       of.law = drawn->law;
@@ -126,12 +135,12 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
       of.count = counts;
       counts += inputs.num_heads;
       if (problem.report->wanted.expected) expected.push_back(index);
+      call.most_tokens = std::max(call.most_tokens, problem.tokens);
+      lists.multi |= drawn->law == Law::kPoissonMulti;
     }
     if (of.kind == PatternKind::kGiven) StageGivenRows(problem, inputs.num_heads, staging_, of);
     if (of.kind == PatternKind::kTiles) {
       AddTileItems(problem, index, inputs.num_heads, inputs.phase, staging_, tile_items);
-    } else {
-      AddRowItems(problem, index, inputs.num_heads, of, row_items);
     }
   }
   call.num_narrow_items = OrderTileItems(tile_items);
@@ -140,8 +149,14 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
                                  most_part_floats_ / PartStride(call.value_dim));
   const absl::Status status = PlanEvents(staged, call, tables);
   if (!status.ok()) return status;
+  RowItems row_items;
+  for (size_t p = 0; p < problems.size(); ++p) {
+    if (staged[p].kind == PatternKind::kTiles) continue;
+    AddRowItems(problems[p], static_cast<int32_t>(p), inputs.num_heads, most_edge_bytes_, staged[p], row_items);
+  }
   call.problems = staging_.Add(std::span<const DeviceProblem>(staged));
   StageRowItems(row_items, staged, staging_, call);
+  lists.row_parts = row_items.parts;
   call.tile_items = staging_.Add(std::span<const TileItem>(tile_items));
   call.narrow_items = call.tile_items + call.num_tile_items;
   call.num_caps = static_cast<int32_t>(caps.size());
@@ -193,7 +208,8 @@ absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, 
   for (const AttentionProblem& problem : problems)
     counts += std::holds_alternative<DrawnRows>(problem.pattern) ? heads : 0;
   const auto cap_bytes = static_cast<int64_t>(caps.size() * sizeof(DeviceCap));
-  results.degrees = cap_bytes + counts * static_cast<int64_t>(sizeof(DeviceHeadCounts));
+  results.full = cap_bytes + counts * static_cast<int64_t>(sizeof(DeviceHeadCounts));
+  results.degrees = results.full + (counts > 0 ? 8 : 0);
   std::vector<int64_t> first_degrees(problems.size(), -1);
   int64_t count = 0, degrees = 0;
   for (size_t p = 0; p < problems.size(); ++p) {
@@ -228,6 +244,7 @@ absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, 
   }
   call.caps = results.memory.as<DeviceCap>();
   call.counts = reinterpret_cast<DeviceHeadCounts*>(results.memory.as<unsigned char>() + cap_bytes);
+  call.full = reinterpret_cast<int32_t*>(results.memory.as<unsigned char>() + results.full);
   const absl::Status status =
       CudaStatus(cudaMemsetAsync(results.memory.data(), 0, bytes, device_.stream()), "memory of results");
   return status.ok() ? staging_.Upload(device_caps.data(), cap_bytes, call.caps) : status;
@@ -266,7 +283,61 @@ absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::s
   return status.ok() ? round(inputs.v, call.v16_stride, k16 + k_count) : status;
 }
 
-absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, const Results& results) {
+class Attention::DrawnParts {
+ public:
+  // `memory`: of the longest part. Both outlive the object.
+  DrawnParts(const Device& device, const DeviceCall& call, const Lists& lists, unsigned char* memory)
+      : device_(device), call_(call), lists_(lists) {
+    call_.drawn = memory;
+  }
+
+  // Calls use(part) while memory has all of the part's drawn edges. For caps that are not settled.
+  template <typename Use>
+  cudaError_t ForDrawn(const Use& use) {
+    return ForParts([&](const DeviceCall& part, bool) { return use(part); });
+  }
+  // Likewise, with the edges that caps keep. The first time they are counted.
+  template <typename Use>
+  cudaError_t ForKept(const Use& use) {
+    const cudaError_t error = ForParts([&](const DeviceCall& part, bool drawn_now) {
+      cudaError_t kept = cudaSuccess;
+      if (!kept_ && part.num_slots > 0) {
+        if (!drawn_now && part.num_caps > 0) kept = DrawPairHeads(device_.stream(), part, true);
+        if (kept == cudaSuccess) kept = KeepAndCount(device_.stream(), part, !counted_);
+        kept_ = lists_.row_parts.size() == 1;
+      }
+      return kept == cudaSuccess ? use(part) : kept;
+    });
+    counted_ = true;
+    return error;
+  }
+
+ private:
+  template <typename Use>
+  cudaError_t ForParts(const Use& use) {
+    cudaError_t error = cudaSuccess;
+    for (size_t p = 0; p < lists_.row_parts.size() && error == cudaSuccess; ++p) {
+      const DeviceCall part = PartOf(call_, lists_.row_parts[p]);
+      const bool draws = !drawn_ || lists_.row_parts.size() > 1;
+      if (draws && part.num_slots > 0) {
+        error = DrawEventHeads(device_.stream(), part, lists_.multi, device_.shared_memory());
+        if (error == cudaSuccess) error = DrawPairHeads(device_.stream(), part, false);
+      }
+      if (error == cudaSuccess) error = use(part, draws);
+      drawn_ = true;
+    }
+    return error;
+  }
+
+  const Device& device_;
+  DeviceCall call_;
+  const Lists& lists_;
+  bool drawn_ = false;  // the only part
+  bool kept_ = false;   // likewise, and caps have dropped what they drop
+  bool counted_ = false;
+};
+
+absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, const Results& results, DrawnParts& parts) {
   cudaStream_t stream = device_.stream();
   absl::Status status = CudaStatus(FillEventTables(stream, call), "tables of events");
   if (status.ok() && call.num_caps > 0) {
@@ -274,15 +345,24 @@ absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, cons
     if (!scratch.ok()) return scratch.status();
     const bool by_rate = std::any_of(results.caps.begin(), results.caps.end(),
                                      [](const EdgeCap& cap) { return cap.keep == KeepRule::kProbable; });
-    status = CudaStatus(SelectKept(stream, call, by_rate, scratch->data()), "edge caps");
+    const ForParts for_parts = [&](const auto& use) { return parts.ForDrawn(use); };
+    status = CudaStatus(SelectKept(stream, call, by_rate, scratch->data(), for_parts), "edge caps");
   }
-  if (status.ok()) status = CudaStatus(CountSampledEdges(stream, call), "sampled edges");
-  if (status.ok()) status = CudaStatus(AttendRows(stream, call), "attention over rows");
-  if (status.ok()) status = EnqueueTiles(call, lists.narrow_runs);
-  if (status.ok() && lists.first_degrees != nullptr) {
-    auto* degrees = reinterpret_cast<uint32_t*>(results.memory.as<unsigned char>() + results.degrees);
-    status = CudaStatus(CountKeyDegrees(stream, call, lists.first_degrees, degrees), "key degrees");
-  }
+  if (!status.ok()) return status;
+  auto* degrees = reinterpret_cast<uint32_t*>(results.memory.as<unsigned char>() + results.degrees);
+  static const std::vector<NarrowRun> kNoNarrow = {{0, 0, 1, 0}};
+  bool first = true;
+  const cudaError_t error = parts.ForKept([&](DeviceCall part) {
+    cudaError_t failed = AttendRows(stream, part);
+    if (!first) part.num_tile_items = 0;  // the first part took them
+    if (failed == cudaSuccess && status.ok()) status = EnqueueTiles(part, first ? lists.narrow_runs : kNoNarrow);
+    first = false;
+    if (failed == cudaSuccess && lists.first_degrees != nullptr) {
+      failed = CountKeyDegrees(stream, part, lists.first_degrees, degrees);
+    }
+    return failed;
+  });
+  if (status.ok()) status = CudaStatus(error, "attention over rows");
   if (status.ok() && lists.num_expected > 0) {
     status = CudaStatus(CountExpected(stream, call, lists.expected, lists.num_expected), "expected edges");
   }
@@ -323,13 +403,20 @@ absl::Status Attention::Attend(const AttentionInputs& inputs, std::span<const At
   status = Plan(inputs, problems, caps, out, call, lists, results, tables);
   status.Update(staging_.Commit());  // always: Plan began to stage
   if (status.ok()) status = RoundKeysAndValues(inputs, problems, call, rounded);
-  if (status.ok()) status = Enqueue(call, lists, results);
+  if (!status.ok()) return status;
+  int64_t bytes = 0;
+  for (const RowPart& part : lists.row_parts) bytes = std::max(bytes, part.bytes);
+  absl::StatusOr<DeviceArray> drawn = DeviceArray::Create(device_, bytes);
+  if (!drawn.ok()) return drawn.status();
+  DrawnParts parts(device_, call, lists, drawn->as<unsigned char>());
+  status = Enqueue(call, lists, results, parts);
   if (!status.ok()) return status;
   if (results.bytes > 0) pending_.push_back(std::move(results));
+  const ForParts for_kept = [&](const auto& use) { return parts.ForKept(use); };
   for (size_t p = 0; p < problems.size(); ++p) {
     if (!std::holds_alternative<DrawnRows>(problems[p].pattern)) ReportUndrawn(problems[p], call.num_heads);
     if (!problems[p].report->wanted.graph) continue;
-    status = FillGraph(device_, problems[p], static_cast<int32_t>(p), call);
+    status = FillGraph(device_, problems[p], static_cast<int32_t>(p), call, for_kept);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -352,6 +439,9 @@ absl::Status Attention::Collect(std::vector<Staging::ToHost> copies) {
       if (device_caps[c].failed != 0) status = absl::InternalError("cuda: more edges of one age than a cap can order");
     }
     const auto* counts = reinterpret_cast<const DeviceHeadCounts*>(host + results.caps.size() * sizeof(DeviceCap));
+    if (!results.owed.empty() && *reinterpret_cast<const int32_t*>(host + results.full) != 0) {
+      status = absl::InternalError("cuda: a head has drawn more edges than its lists have room for");
+    }
     for (const Results::Owed& owed : results.owed) {
       for (int64_t h = 0; h < results.num_heads; ++h) {
         HeadReport& head = owed.report->heads[h];

@@ -30,12 +30,19 @@ class CudaLedger : public EdgeLedger {
 
 // Floats of part rows (call.h) that are in memory at once.
 inline constexpr int64_t kMostPartFloats = int64_t{4} << 20;
+// Bytes of drawn edges that are in memory at once: a layer with more is drawn and attended to in parts.
+inline constexpr int64_t kMostEdgeBytes = int64_t{256} << 20;
 
 // One thread at a time, as Backend. `device` must outlive the object.
 class Attention {
  public:
-  Attention(Device& device, bool bf16, int64_t most_part_floats = kMostPartFloats)
-      : device_(device), staging_(device.staging()), bf16_(bf16), most_part_floats_(most_part_floats) {}
+  Attention(Device& device, bool bf16, int64_t most_part_floats = kMostPartFloats,
+            int64_t most_edge_bytes = kMostEdgeBytes)
+      : device_(device),
+        staging_(device.staging()),
+        bf16_(bf16),
+        most_part_floats_(most_part_floats),
+        most_edge_bytes_(most_edge_bytes) {}
 
   // As Backend::Attend.
   absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
@@ -47,10 +54,11 @@ class Attention {
   void Forget() { pending_.clear(); }
 
  private:
-  // The results of one call, in one block (caps, counts, then key degrees), and the reports that they go to.
+  // The results of one call, in one block (caps, counts, `full`, then key degrees), and the reports that they go to.
   struct Results {
     DeviceArray memory;  // null: nothing is written
     int64_t bytes = 0;
+    int64_t full = 0;     // bytes before DeviceCall::full
     int64_t degrees = 0;  // bytes before the key degrees
     std::span<EdgeCap> caps;
     struct Owed {
@@ -70,13 +78,18 @@ class Attention {
     // device: [problems] where a problem's key degrees begin among the call's, -1: not wanted; null: no problem's are
     const int64_t* first_degrees = nullptr;
     std::vector<NarrowRun> narrow_runs;
+    std::vector<RowPart> row_parts;
+    bool multi = false;  // some problem is drawn by law poisson_multi
   };
+
+  // The parts of a call whose edges are drawn one part after the other.
+  class DrawnParts;
 
   absl::Status Plan(const AttentionInputs& inputs, std::span<const AttentionProblem> problems, std::span<EdgeCap> caps,
                     Matrix out, DeviceCall& call, Lists& lists, Results& results, DeviceArray& tables);
   absl::Status PlanResults(std::span<const AttentionProblem> problems, std::span<EdgeCap> caps, DeviceCall& call,
                            Lists& lists, Results& results);
-  absl::Status Enqueue(const DeviceCall& call, const Lists& lists, const Results& results);
+  absl::Status Enqueue(const DeviceCall& call, const Lists& lists, const Results& results, DrawnParts& parts);
   absl::Status EnqueueTiles(const DeviceCall& call, std::span<const NarrowRun> runs);
   // Precision bf16: rounds keys and values into `rounded`, which must live until the call's kernels are done.
   absl::Status RoundKeysAndValues(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
@@ -88,7 +101,7 @@ class Attention {
   Device& device_;
   Staging& staging_;
   const bool bf16_;
-  const int64_t most_part_floats_;
+  const int64_t most_part_floats_, most_edge_bytes_;
   std::vector<Results> pending_;
 };
 

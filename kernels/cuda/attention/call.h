@@ -18,10 +18,6 @@ namespace edgewise::cuda {
 inline constexpr int kHeadAlignment = 8;
 // Queries of one item of the row kernel; the last item of a sequence may have fewer.
 inline constexpr int kRowsPerItem = 32;
-// The row kernel takes a row in chunks of so many keys (packed indices), so that the chunk's edges, one bit per pair,
-// fit in shared memory. The order of a row's sums depends on the row's edges and on these chunks only.
-inline constexpr int kChunkKeys = 4096;
-inline constexpr int kChunkWords = kChunkKeys / 64;
 // Queries of one item of the tile kernel, and keys of one tile. An item of at most kWarpQueries queries can also go to
 // a block of one warp: its results have the same bytes there.
 inline constexpr int kTileQueries = 64;
@@ -32,10 +28,8 @@ inline constexpr int kWarpQueries = 16;
 // whatever other queries there are. A multiple of kTileKeys; to be tuned on a GPU.
 inline constexpr int kPartKeys = 256;
 
-// A head whose edges are rows of their own is dense, and goes to the tile kernel, if of the pairs of every
-// kSampledStep-th query one in kDenseHeadShare or more is an edge. That is known before the other queries are drawn,
-// and is the same for a graph that is given back. To be tuned on a GPU.
-inline constexpr int kSampledStep = 32;
+// A head whose edges are rows of their own is dense, and goes to the tile kernel, if one in so many of its pairs is
+// attended to. To be tuned on a GPU.
 inline constexpr int64_t kDenseHeadShare = 20;
 
 enum class PatternKind : int32_t {
@@ -89,9 +83,10 @@ struct DeviceProblem {
   int32_t first_query;
   const int32_t* positions;  // [n]; null: 0..n-1
   PatternKind kind;
-  int32_t cap;      // index into the call's caps; -1: none
-  int64_t count;    // index of its first head in the call's counts; drawn only
-  int64_t sampled;  // index of its first head in the call's sampled_edges; -1: none of its heads may be dense
+  int32_t cap;        // index into the call's caps; -1: none
+  int64_t count;      // index of its first head in the call's counts; drawn only
+  bool may_be_dense;  // its heads
+  bool wants_graph;   // its report
   // Not 0 once the problem is cancelled; written while kernels run (Cancelled, cancel.cuh). Null: never cancelled.
   const int32_t* cancel;
 
@@ -117,11 +112,21 @@ struct DeviceProblem {
   const float* bias_table;      // [heads, 256]
 };
 
+// Where the drawn edges of some queries of one head are from their draw until the next part is drawn: lists for heads
+// that are drawn by events, bits for the others (lists.cuh).
+struct EdgeSlot {
+  int32_t first_query, queries;  // the first is a multiple of kTileQueries
+  int32_t room;                  // entries of the lists
+  int64_t offset;                // bytes from the call's `drawn` on, a multiple of kSlotAlignment
+};
+inline constexpr int64_t kSlotAlignment = 16;
+
 // Neighbouring queries of one head whose edges are rows of their own: up to kRowsPerItem for the row kernel, up to
-// kTileQueries for the tile kernel. Or up to kWarpQueries sampled queries, kSampledStep apart.
+// kTileQueries for the tile kernel.
 struct RowItem {
   int32_t problem, head;
   int32_t first_query, queries;
+  int32_t slot;  // of the call, that has the edges; -1: they are given
 };
 
 // Up to kTileQueries queries of one head that share a list of keys; query r sees the first limits[r] of the keys.
@@ -142,8 +147,8 @@ EDGEWISE_HOST_DEVICE inline int32_t PartsOf(const TileItem& item) {
   return item.first_part < 0 ? 1 : (item.num_keys + kPartKeys - 1) / kPartKeys;
 }
 
-// A head that may be drawn by events (events.cuh). The host sets all but the first two, the device those and what the
-// pointers point to.
+// A head that may be drawn by events (event_draw.cuh). The host sets all but the first two, the device those and what
+// the pointers point to.
 struct DeviceEventHead {
   int32_t by_events;   // 1: it is, and has tables
   int32_t heavy_keys;  // length of `heavy`
@@ -192,10 +197,15 @@ struct DeviceCall {
   int32_t most_parts = 1;        // of a narrow item
   float* part_rows;              // [part rows, PartStride(value_dim)]
   int64_t num_row_items, num_tile_items, num_narrow_items;
-  const RowItem* dense_items;    // for the tile kernel: of given dense heads (no row items) and drawn ones that may be
-  const RowItem* sampled_items;  // of the drawn ones
-  int64_t num_dense_items, num_sampled_items;
-  unsigned long long* sampled_edges;  // [drawn heads that may be dense] edges of the sampled queries; zero at first
+  // For the tile kernel: of given dense heads (no row items) and drawn ones that are not drawn by events. Bits are
+  // drawn by these items, too.
+  const RowItem* dense_items;
+  int64_t num_dense_items;
+  int32_t most_tokens = 0;  // of a drawn problem
+  const EdgeSlot* slots;
+  int64_t num_slots;
+  unsigned char* drawn;  // the edges of this part
+  int32_t* full;         // set to 1 where lists had too little room
   DeviceEventHead* event_heads;
   int64_t num_event_heads;
   DeviceCap* caps;
@@ -203,20 +213,17 @@ struct DeviceCall {
   DeviceHeadCounts* counts;
 };
 
-// `sampled_edges`: edges of the first of the head's queries and of every kSampledStep-th after it.
-EDGEWISE_HOST_DEVICE inline bool HeadIsDense(int32_t queries, int32_t tokens, uint64_t sampled_edges) {
-  const int64_t rows = (queries + kSampledStep - 1) / kSampledStep;
-  return static_cast<int64_t>(sampled_edges) * kDenseHeadShare >= rows * tokens;
+EDGEWISE_HOST_DEVICE inline bool HeadIsDense(int32_t queries, int32_t tokens, uint64_t edges) {
+  return static_cast<int64_t>(edges) * kDenseHeadShare >= int64_t{queries} * tokens;
 }
 // Whether a head of a drawn problem is drawn by events.
 EDGEWISE_HOST_DEVICE inline bool IsEventHead(const DeviceCall& call, const DeviceProblem& problem, int32_t head) {
   return problem.event_head >= 0 && call.event_heads[problem.event_head + head].by_events != 0;
 }
-// Whether a head of a drawn problem is dense. Known once the sampled items have been counted.
+// Whether a head of a drawn problem is dense. Known once its edges have been counted.
 EDGEWISE_HOST_DEVICE inline bool IsDenseHead(const DeviceCall& call, const DeviceProblem& problem, int32_t head) {
-  // Heads that are drawn by events are far from dense.
-  return problem.sampled >= 0 && !IsEventHead(call, problem, head) &&
-         HeadIsDense(problem.tokens, problem.tokens, call.sampled_edges[problem.sampled + head]);
+  return problem.may_be_dense && !IsEventHead(call, problem, head) &&
+         HeadIsDense(problem.tokens, problem.tokens, call.counts[problem.count + head].edges);
 }
 
 // Where the given edges of a query begin; those of the next query begin where they end.

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention/call.h"
+#include "kernels/cuda/device/launch.h"
 
 namespace edgewise::cuda {
 
@@ -16,6 +17,18 @@ __device__ inline bool Cancelled(const DeviceProblem& problem) {
   if (problem.cancel == nullptr) return false;
   const bool raised = threadIdx.x == 0 && *static_cast<const volatile int32_t*>(problem.cancel) != 0;
   return __syncthreads_or(raised ? 1 : 0) != 0;
+}
+
+// The same by all threads of a warp together, without a barrier.
+__device__ inline bool CancelledForWarp(const DeviceProblem& problem) {
+  if (problem.cancel == nullptr) return false;
+  const bool raised = threadIdx.x % kWarpSize == 0 && *static_cast<const volatile int32_t*>(problem.cancel) != 0;
+  return __any_sync(kWholeWarp, raised) != 0;
+}
+
+// Whether nobody needs the edges of a cancelled problem either: its ledger and its graph stay correct. As Cancelled.
+__device__ inline bool Dropped(const DeviceProblem& problem) {
+  return problem.cap < 0 && !problem.wants_graph && Cancelled(problem);
 }
 
 }  // namespace edgewise::cuda

@@ -1,17 +1,18 @@
-// Edge caps: which drawn edges an allowance keeps. Memory does not depend on the edges, and the host learns nothing of
-// them. Of each cap:
-//   1. CountEdges draws all edges and counts them by the first digit of their order (age_select.h), in 2^16 buckets.
+// Edge caps: which drawn edges an allowance keeps. The host learns nothing of them. Of each cap:
+//   1. CountEdges counts all drawn edges by the first digit of their order (age_select.h), in 2^16 buckets.
 //   2. FindBucket finds the bucket of the first edge that is dropped.
 //   3. Where that bucket has more edges than a list has room for, both run once more, on the parts of the bucket; where
 //      a cap keeps edges by their rate, of which many may be equal, up to four times more.
-//   4. ListBucket draws the bucket's edges and lists them.
+//   4. ListBucket lists the bucket's edges.
 //   5. SettleCap finds the first dropped edge among them.
-// TakeFromLedgers then charges what all caps kept.
+// TakeFromLedgers then charges what all caps kept, and KeepRows leaves the others out of the lists; bits are drawn
+// again.
 #include <algorithm>
 
 #include "kernels/cuda/attention/age_select.h"
-#include "kernels/cuda/attention/draw.cuh"
+#include "kernels/cuda/attention/cancel.cuh"
 #include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/attention/lists.cuh"
 #include "kernels/cuda/attention/rank.cuh"
 #include "kernels/cuda/device/launch.h"
 
@@ -43,14 +44,6 @@ __device__ bool BeginsWithDigits(const CapState& state, KeepRule keep, const Age
   }
   return true;
 }
-// All edges that begin with `digits` are younger than this.
-__device__ double YoungerThan(const CapState& state, KeepRule keep) {
-  if (keep == KeepRule::kProbable || state.known == 0) return 1.0;
-  const uint64_t ticks = state.known == 1 ? (uint64_t{state.digits[0]} + 1) << 16
-                                          : (uint64_t{state.digits[0]} << 16 | state.digits[1]) + 1;
-  return static_cast<double>(ticks) / 4294967296.0;
-}
-
 // The scratch of the caps first..first+count-1.
 struct CapScratch {
   int64_t first, count;
@@ -72,23 +65,29 @@ __device__ bool IsCapped(const DeviceProblem& problem, const CapScratch& scratch
 
 __device__ bool IsUnlimited(const DeviceCap& cap) { return cap.max_edges == ~uint64_t{0} && cap.ledger == nullptr; }
 
-// Calls visit(int row, int32_t key, bool forced, uint64_t uniform, float rate) once for every edge of the item's rows
-// that is forced or has an age up to `tau`, and for some of the others. Calls come in any order, from any thread, at
-// any time, so `visit` contains no collectives. Drawn edges, and forced edges of law poisson_multi, come with
-// PairUniform and p; other forced edges come with 0 and 1. Of heads that are drawn by events see events.cuh; an edge's
-// further events come too.
+// Calls visit(query, key, age or null) for every edge of the item's rows that is not forced, by single threads; returns
+// this thread's forced ones.
 template <typename Visit>
-__device__ void VisitYoung(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item, double tau,
-                           DrawScratch& scratch, const Visit& visit) {
-  const int32_t chunks = (problem.tokens + kChunkKeys - 1) / kChunkKeys;
-  for (int32_t chunk = 0; chunk < chunks; ++chunk) {
-    RowDrawer<const Visit>(call, problem, item, chunk, tau, true, scratch, visit).Run();
+__device__ unsigned ForDrawn(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item,
+                             const Visit& visit) {
+  const DrawnPairs pairs(call, problem, item.head);
+  unsigned forced = 0;
+  for (int row = static_cast<int>(threadIdx.x) / kWarpSize; row < item.queries; row += kRowWarps) {
+    const int32_t query = item.first_query + row;
+    const RowEdges edges(call, problem, item, query);
+    edges.ForEach([&](uint32_t flagged, int32_t place) {
+      const auto key = static_cast<int32_t>(flagged & ~kParallelFlag);
+      if (pairs.HasForced() && pairs.Forced(query, key)) {
+        ++forced;
+      } else {
+        visit(query, key, place < 0 ? nullptr : edges.ages() + place);
+      }
+    });
   }
+  return forced;
 }
 
-__global__ void __launch_bounds__(kDrawThreads, 2)
-    CountEdges(const __grid_constant__ DeviceCall call, CapScratch scratch) {
-  __shared__ DrawScratch draw;
+__global__ void __launch_bounds__(kRowThreads) CountEdges(const __grid_constant__ DeviceCall call, CapScratch scratch) {
   const RowItem item = call.row_items[blockIdx.x];
   const DeviceProblem& problem = call.problems[item.problem];
   if (!IsCapped(problem, scratch) || IsUnlimited(call.caps[problem.cap])) return;
@@ -97,20 +96,13 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
   const bool first = state.known == 0;
   const KeepRule keep = call.caps[problem.cap].cut.keep;
   uint32_t* counts = scratch.CountsOf(problem.cap);
-  unsigned forced_here = 0;
-  VisitYoung(call, problem, item, YoungerThan(state, keep), draw,
-             [&](int row, int32_t key, bool forced, uint64_t uniform, float rate) {
-               if (forced) {
-                 ++forced_here;
-                 return;
-               }
-               if (IsRepeated(uniform)) return;
-               const AgedEdge edge = PlaceOf(call, problem, item, keep, row, key, uniform, rate);
-               if (BeginsWithDigits(state, keep, edge)) atomicAdd(counts + DigitOf(keep, edge, state.known), 1u);
-             });
-  for (int step = kWarpSize / 2; step > 0; step /= 2) forced_here += __shfl_xor_sync(kWholeWarp, forced_here, step);
-  if (threadIdx.x % kWarpSize == 0 && first && forced_here > 0) {
-    atomicAdd(&state.forced, static_cast<unsigned long long>(forced_here));
+  unsigned forced = ForDrawn(call, problem, item, [&](int32_t query, int32_t key, const uint32_t* age) {
+    const AgedEdge edge = PlaceOf(call, problem, item, keep, query, key, age);
+    if (BeginsWithDigits(state, keep, edge)) atomicAdd(counts + DigitOf(keep, edge, state.known), 1u);
+  });
+  for (int step = kWarpSize / 2; step > 0; step /= 2) forced += __shfl_xor_sync(kWholeWarp, forced, step);
+  if (threadIdx.x % kWarpSize == 0 && first && forced > 0) {
+    atomicAdd(&state.forced, static_cast<unsigned long long>(forced));
   }
 }
 
@@ -149,9 +141,7 @@ __global__ void __launch_bounds__(kSearchThreads)
   for (uint32_t i = threadIdx.x; divide && i < kAgeBuckets; i += kSearchThreads) counts[i] = 0;
 }
 
-__global__ void __launch_bounds__(kDrawThreads, 2)
-    ListBucket(const __grid_constant__ DeviceCall call, CapScratch scratch) {
-  __shared__ DrawScratch draw;
+__global__ void __launch_bounds__(kRowThreads) ListBucket(const __grid_constant__ DeviceCall call, CapScratch scratch) {
   const RowItem item = call.row_items[blockIdx.x];
   const DeviceProblem& problem = call.problems[item.problem];
   if (!IsCapped(problem, scratch)) return;
@@ -159,14 +149,12 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
   if (state.stage != CapStage::kList) return;
   AgedEdge* list = scratch.ListOf(problem.cap);
   const KeepRule keep = call.caps[problem.cap].cut.keep;
-  VisitYoung(call, problem, item, YoungerThan(state, keep), draw,
-             [&](int row, int32_t key, bool forced, uint64_t uniform, float rate) {
-               if (forced || IsRepeated(uniform)) return;
-               const AgedEdge edge = PlaceOf(call, problem, item, keep, row, key, uniform, rate);
-               if (!BeginsWithDigits(state, keep, edge)) return;
-               const uint32_t place = atomicAdd(&state.listed, 1u);
-               if (place < kMaxListed) list[place] = edge;
-             });
+  ForDrawn(call, problem, item, [&](int32_t query, int32_t key, const uint32_t* age) {
+    const AgedEdge edge = PlaceOf(call, problem, item, keep, query, key, age);
+    if (!BeginsWithDigits(state, keep, edge)) return;
+    const uint32_t place = atomicAdd(&state.listed, 1u);
+    if (place < kMaxListed) list[place] = edge;
+  });
 }
 
 // One block a cap: where the cap cuts.
@@ -202,36 +190,94 @@ __global__ void __launch_bounds__(kLedgerThreads) TakeFromLedgers(const __grid_c
   atomicAdd(reinterpret_cast<unsigned long long*>(cap.ledger), 0ull - used);
 }
 
+// Leaves the edges behind the cut out of the lists, and adds what is left to what heads report.
+__global__ void __launch_bounds__(kRowThreads) KeepRows(const __grid_constant__ DeviceCall call, bool count) {
+  __shared__ unsigned long long edges_here;
+  __shared__ unsigned isolated_here;
+  const RowItem item = call.row_items[blockIdx.x];
+  if (item.slot < 0) return;
+  const DeviceProblem& problem = call.problems[item.problem];
+  if (Dropped(problem)) return;
+  if (threadIdx.x == 0) edges_here = isolated_here = 0;
+  __syncthreads();
+  const EdgeCut cut = CutOf(call, problem);
+  const bool drops = cut.age_bits != ~uint64_t{0} && IsEventHead(call, problem, item.head);
+  const DrawnPairs pairs(call, problem, item.head);
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  for (int row = static_cast<int>(threadIdx.x) / kWarpSize; row < item.queries; row += kRowWarps) {
+    const int32_t query = item.first_query + row;
+    const RowEdges edges(call, problem, item, query);
+    int32_t kept = 0;
+    if (drops) {
+      const EdgeSlot& slot = call.slots[item.slot];
+      const EdgeList list = ListOf(call, problem, slot);
+      uint32_t* keys = list.keys + list.begin[query - slot.first_query];
+      for (int32_t first = 0; first < edges.count(); first += kWarpSize) {
+        const int32_t place = first + lane;
+        const uint32_t flagged = place < edges.count() ? keys[place] : 0;
+        const auto key = static_cast<int32_t>(flagged & ~kParallelFlag);
+        const bool keep =
+            place < edges.count() && ((pairs.HasForced() && pairs.Forced(query, key)) ||
+                                      IsBefore(PlaceOf(call, problem, item, cut.keep, query, key, edges.ages() + place),
+                                               {cut.age_bits, cut.order}));
+        const uint32_t them = __ballot_sync(kWholeWarp, keep);
+        if (keep) keys[kept + __popc(them & ((1u << lane) - 1))] = flagged;
+        kept += __popc(them);
+        __syncwarp(kWholeWarp);
+      }
+      if (lane == 0) list.count[query - slot.first_query] = static_cast<uint32_t>(kept);
+    } else {
+      kept = edges.Count();
+    }
+    if (lane != 0) continue;
+    if (kept == 0) atomicAdd(&isolated_here, 1u);
+    atomicAdd(&edges_here, static_cast<unsigned long long>(kept));
+  }
+  __syncthreads();
+  if (threadIdx.x != 0 || !count) return;
+  DeviceHeadCounts& counts = call.counts[problem.count + item.head];
+  if (edges_here > 0) atomicAdd(&counts.edges, edges_here);
+  if (isolated_here > 0) atomicAdd(&counts.isolated, static_cast<unsigned long long>(isolated_here));
+}
+
 }  // namespace
 
 int64_t CapScratchBytes(int64_t num_caps) {
   return std::min(num_caps, kMaxCapsAtOnce) * static_cast<int64_t>(sizeof(CapState) + kAgeBuckets * sizeof(uint32_t));
 }
 
-cudaError_t SelectKept(cudaStream_t stream, const DeviceCall& call, bool by_rate, void* scratch) {
+cudaError_t SelectKept(cudaStream_t stream, const DeviceCall& call, bool by_rate, void* scratch,
+                       const ForParts& for_parts) {
   cudaError_t error = cudaSuccess;
   for (int64_t first = 0; first < call.num_caps && error == cudaSuccess; first += kMaxCapsAtOnce) {
     const int64_t count = std::min(call.num_caps - first, kMaxCapsAtOnce);
     auto* states = static_cast<CapState*>(scratch);
     const CapScratch work = {first, count, states, reinterpret_cast<uint32_t*>(states + count)};
     error = cudaMemsetAsync(scratch, 0, static_cast<size_t>(CapScratchBytes(count)), stream);
-    const auto draw = [&](void (*kernel)(DeviceCall, CapScratch)) {
-      if (error == cudaSuccess) error = Launch(stream, call.num_row_items, kDrawThreads, 0, kernel, call, work);
+    const auto look = [&](void (*kernel)(DeviceCall, CapScratch)) {
+      if (error != cudaSuccess) return;
+      error = for_parts([&](const DeviceCall& part) {
+        return Launch(stream, part.num_row_items, kRowThreads, 0, kernel, part, work);
+      });
     };
     const auto search = [&](int threads, void (*kernel)(DeviceCall, CapScratch)) {
       if (error == cudaSuccess) error = Launch(stream, count, threads, 0, kernel, call, work);
     };
     const int digits = DigitsOf(by_rate ? KeepRule::kProbable : KeepRule::kRandom);
     for (int digit = 0; digit < digits; ++digit) {  // of caps that are past counting, launches return at once
-      draw(kLoaded<CountEdges>);
+      look(kLoaded<CountEdges>);
       search(kSearchThreads, kLoaded<FindBucket>);
     }
-    draw(kLoaded<ListBucket>);
+    look(kLoaded<ListBucket>);
     search(kSelectThreads, kLoaded<SettleCap>);
   }
   const int64_t blocks = (call.num_caps + kLedgerThreads - 1) / kLedgerThreads;
   if (error != cudaSuccess || blocks == 0) return error;
   return Launch(stream, blocks, kLedgerThreads, 0, kLoaded<TakeFromLedgers>, call);
+}
+
+cudaError_t KeepAndCount(cudaStream_t stream, const DeviceCall& call, bool count) {
+  return Launch(stream, call.num_row_items, kRowThreads, 0, kLoaded<KeepRows>, call, count);
 }
 
 }  // namespace edgewise::cuda

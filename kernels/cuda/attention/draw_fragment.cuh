@@ -43,10 +43,10 @@ __device__ inline uint64_t KeyRange(int32_t first, int32_t last) {
   return last >= kTileKeys - 1 ? from : from & ~(~uint64_t{0} << (last + 1));
 }
 
-// Up to 16 queries of one head, `step` tokens apart: first_query + step * r for r below `rows`.
+// Up to 16 neighbouring queries of one head.
 struct FragmentRows {
   int32_t problem, head;
-  int32_t first_query, step;
+  int32_t first_query;
   int rows;
 };
 
@@ -68,7 +68,7 @@ __device__ __noinline__ inline bool IsKept(const DeviceCall& call, int32_t probl
   return IsBefore({place, order}, {cut.age_bits, cut.order});
 }
 
-// Draws edges, by whole warps, for laws without multiplicity:
+// Draws edges, by whole warps:
 //   1. Rates come from memberships rounded to tf32, to within a margin (Multiply, FindRates).
 //   2. A pair whose high byte is further from its rate than the margin is settled (Settle).
 //   3. The others, about one in a hundred, are computed as draw.h says (IsKept).
@@ -162,7 +162,7 @@ class FragmentDraw {
   }
 
   // The query of a row; of the last row for rows beyond it.
-  __device__ int32_t Query(int row) const { return rows_.first_query + rows_.step * min(row, rows_.rows - 1); }
+  __device__ int32_t Query(int row) const { return rows_.first_query + min(row, rows_.rows - 1); }
 
   __device__ void Multiply(const DrawnPairs& pairs, int32_t tokens, int32_t first_key, int group, int thread,
                            float (&sums)[kFragmentTiles][4]) const {

@@ -35,13 +35,16 @@ absl::Status Download(Device& device, const DeviceArray& block, std::vector<T>& 
 }
 
 // Where the rows of a drawn problem begin.
-absl::Status CountRows(Device& device, int32_t index, int64_t heads, int64_t queries, const DeviceCall& call,
+absl::Status CountRows(Device& device, int32_t index, int64_t heads, int64_t queries, const ForParts& for_kept,
                        Edges& edges) {
   std::vector<int32_t> of_row(heads * queries);
   absl::StatusOr<DeviceArray> block =
       DeviceArray::Create(device, static_cast<int64_t>(of_row.size() * sizeof(int32_t)));
   if (!block.ok()) return block.status();
-  absl::Status status = CudaStatus(CountRowEdges(device.stream(), call, index, block->as<int32_t>()), "edges of rows");
+  const auto count = [&](const DeviceCall& part) {
+    return CountRowEdges(device.stream(), part, index, block->as<int32_t>());
+  };
+  absl::Status status = CudaStatus(for_kept(count), "edges of rows");
   if (status.ok()) status = Download(device, *block, of_row);
   int64_t sum = 0;
   for (int64_t h = 0; h < heads; ++h) {
@@ -70,14 +73,15 @@ Edges EdgesOf(const AttentionReport& report) {
 
 }  // namespace
 
-absl::Status FillGraph(Device& device, const AttentionProblem& problem, int32_t index, const DeviceCall& call) {
+absl::Status FillGraph(Device& device, const AttentionProblem& problem, int32_t index, const DeviceCall& call,
+                       const ForParts& for_kept) {
   const int64_t heads = call.num_heads, queries = problem.tokens - problem.first_query;
   const auto* drawn = std::get_if<DrawnRows>(&problem.pattern);
   Edges edges;
   if (drawn == nullptr) {
     edges = EdgesOf(*problem.report);
   } else {
-    const absl::Status status = CountRows(device, index, heads, queries, call, edges);
+    const absl::Status status = CountRows(device, index, heads, queries, for_kept, edges);
     if (!status.ok()) return status;
     edges.keys.resize(edges.row_offsets.back());
     if (drawn->law == Law::kPoissonMulti) edges.multiplicity.resize(edges.keys.size());
@@ -96,8 +100,10 @@ absl::Status FillGraph(Device& device, const AttentionProblem& problem, int32_t 
   absl::Status status;
   int32_t* of_edges = multi ? multiplicity->as<int32_t>() : nullptr;
   if (drawn != nullptr) {
-    status = CudaStatus(ListEdges(device.stream(), call, index, offsets->as<int64_t>(), keys->as<int32_t>(), of_edges),
-                        "list of edges");
+    const auto list = [&](const DeviceCall& part) {
+      return ListEdges(device.stream(), part, index, offsets->as<int64_t>(), keys->as<int32_t>(), of_edges);
+    };
+    status = CudaStatus(for_kept(list), "list of edges");
     if (status.ok()) status = Download(device, *keys, edges.keys);
     if (status.ok() && multi) status = Download(device, *multiplicity, edges.multiplicity);
   }

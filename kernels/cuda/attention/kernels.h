@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <functional>
 
 #include "kernels/cuda/attention/call.h"
 
@@ -13,24 +14,35 @@ namespace edgewise::cuda {
 // event_heads.cu: the tables of the heads that are drawn by events; before anything is drawn.
 cudaError_t FillEventTables(cudaStream_t stream, const DeviceCall& call);
 
-// rows.cu: draws (or reads) the edges of every row item, keeps those before the cap's cut, attends over them and counts
-// edges and isolated queries of drawn problems. Precision bf16 where call.k16 is set.
+// draw_events.cu: draws the heads that are drawn by events into the lists of the call's slots. `multi`: some problem has
+// law poisson_multi. `shared_memory`: bytes that a block can have, at least EventRowBytes (lists.h) + kSharedApart.
+inline constexpr int64_t kSharedApart = 1 << 10;
+cudaError_t DrawEventHeads(cudaStream_t stream, const DeviceCall& call, bool multi, int64_t shared_memory);
+
+// draw_pairs.cu: draws the other heads into the bits of the call's slots; what the cuts of their caps keep. `capped`:
+// those under a cap alone.
+cudaError_t DrawPairHeads(cudaStream_t stream, const DeviceCall& call, bool capped);
+
+// rows.cu: attends over the edges of every row item but those of dense heads. Precision bf16 where call.k16 is set.
 cudaError_t AttendRows(cudaStream_t stream, const DeviceCall& call);
 
-// dense_heads.cu: counts the edges of the sampled items, which tells the drawn heads that are dense. After caps, and
-// before AttendRows and AttendTiles: the former leaves out the row items of dense heads, the latter attends over them.
-cudaError_t CountSampledEdges(cudaStream_t stream, const DeviceCall& call);
-
-// tiles.cu: every tile item, narrow_items included, and the dense items whose heads are dense; counts for the latter
-// as AttendRows does. A query's result depends on its own keys, in tiles of kTileKeys, alone.
+// tiles.cu: every tile item, narrow_items included, and the dense items whose heads are dense. A query's result depends
+// on its own keys, in tiles of kTileKeys, alone.
 cudaError_t AttendTiles(cudaStream_t stream, const DeviceCall& call);
+
+// Calls use(part) for every part of a call, whose edges are in the slots meanwhile; ends at the first error.
+using ForParts = std::function<cudaError_t(const std::function<cudaError_t(const DeviceCall&)>& use)>;
 
 // caps.cu: sets every cap's cut from the ages or rates of the edges drawn under the cap, then takes the edges that the
 // call uses off the cap's ledger: undrawn + forced + min(drawn, allowed). `by_rate`: some cap has KeepRule::kProbable.
 // `scratch`: CapScratchBytes(num_caps) bytes.
-cudaError_t SelectKept(cudaStream_t stream, const DeviceCall& call, bool by_rate, void* scratch);
+cudaError_t SelectKept(cudaStream_t stream, const DeviceCall& call, bool by_rate, void* scratch,
+                       const ForParts& for_parts);
 inline constexpr int64_t kMaxCapsAtOnce = 128;
 int64_t CapScratchBytes(int64_t num_caps);
+// Leaves the edges that the cuts drop out of the lists of the call's slots. `count`: adds the edges and isolated
+// queries of the row items to the counts of their heads; after that IsDenseHead is known.
+cudaError_t KeepAndCount(cudaStream_t stream, const DeviceCall& call, bool count);
 
 // reports.cu, for drawn problems only: the host counts for the other patterns.
 // Sets counts[...].expected of every head of the problems in `problems` [count].

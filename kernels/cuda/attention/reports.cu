@@ -1,17 +1,15 @@
-// The reports of drawn problems, counted from the same edges that were attended over, and the softmax weights of listed
-// edges. Sums are the same on every run: a warp adds in a fixed order, and blocks add integers.
+// The reports of drawn problems, of the same edges that were attended over, and the softmax weights of listed edges.
+// Sums are the same on every run: a warp adds in a fixed order, and blocks add integers.
 #include <cmath>
 
 #include "kernels/cuda/attention/cancel.cuh"
-#include "kernels/cuda/attention/draw.cuh"
 #include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/attention/lists.cuh"
 #include "kernels/cuda/device/launch.h"
 
 namespace edgewise::cuda {
 namespace {
 
-constexpr int kRowsPerWarp = kRowsPerItem / kDrawWarps;
-constexpr int kWordsPerLane = kChunkWords / kWarpSize;
 constexpr int kWeightThreads = 128;
 constexpr int kWeightBlocks = 1024;  // each takes many rows
 
@@ -24,14 +22,14 @@ __device__ T WarpSum(T value) {
   return value;
 }
 
-// The block's sum of `value` in a fixed order, known to all threads. `warp_sums` [kDrawWarps] in shared memory.
+// The block's sum of `value` in a fixed order, known to all threads. `warp_sums` [kRowWarps] in shared memory.
 __device__ double BlockSum(double value, double* warp_sums) {
   value = WarpSum(value);
   __syncthreads();
   if (Lane() == 0) warp_sums[Warp()] = value;
   __syncthreads();
   double sum = 0.0;
-  for (int w = 0; w < kDrawWarps; ++w) sum += warp_sums[w];
+  for (int w = 0; w < kRowWarps; ++w) sum += warp_sums[w];
   return sum;
 }
 
@@ -40,7 +38,7 @@ __device__ double BlockSum(double value, double* warp_sums) {
 __device__ int ExpectedShift(const DeviceCall& call, const DeviceProblem& problem, int32_t head, double* warp_sums) {
   const DrawnPairs pairs(call, problem, head);
   double queries = 0.0, keys = 0.0;
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < problem.tokens; i += kDrawThreads) {
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < problem.tokens; i += kRowThreads) {
     queries += static_cast<double>(pairs.query_bound[i]);
     keys += static_cast<double>(pairs.key_bound[i]);
   }
@@ -60,19 +58,19 @@ __global__ void ClearExpected(const __grid_constant__ DeviceCall call, const int
   }
 }
 
-__global__ void __launch_bounds__(kDrawThreads)
+__global__ void __launch_bounds__(kRowThreads)
     AddExpected(const __grid_constant__ DeviceCall call, const int32_t* problems, int32_t count) {
-  __shared__ double warp_sums[kDrawWarps];
+  __shared__ double warp_sums[kRowWarps];
   const RowItem item = call.row_items[blockIdx.x];
   bool wanted = false;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kDrawThreads) wanted |= problems[i] == item.problem;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kRowThreads) wanted |= problems[i] == item.problem;
   if (!__syncthreads_or(wanted)) return;
   const DeviceProblem& problem = call.problems[item.problem];
   if (Cancelled(problem)) return;
   const DrawnPairs pairs(call, problem, item.head);
   const int shift = ExpectedShift(call, problem, item.head, warp_sums);
   auto* sum = reinterpret_cast<unsigned long long*>(&call.counts[problem.count + item.head].expected);
-  for (int row = Warp(); row < item.queries; row += kDrawWarps) {
+  for (int row = Warp(); row < item.queries; row += kRowWarps) {
     const int32_t query = item.first_query + row;
     double edges = 0.0;
     for (int32_t key = Lane(); key < problem.tokens; key += kWarpSize) {
@@ -90,9 +88,9 @@ __global__ void __launch_bounds__(kDrawThreads)
 }
 
 // One block per problem of the list and head.
-__global__ void __launch_bounds__(kDrawThreads)
+__global__ void __launch_bounds__(kRowThreads)
     FinishExpected(const __grid_constant__ DeviceCall call, const int32_t* problems) {
-  __shared__ double warp_sums[kDrawWarps];
+  __shared__ double warp_sums[kRowWarps];
   const auto heads = static_cast<uint32_t>(call.num_heads);
   const DeviceProblem& problem = call.problems[problems[blockIdx.x / heads]];
   const auto head = static_cast<int32_t>(blockIdx.x % heads);
@@ -101,111 +99,68 @@ __global__ void __launch_bounds__(kDrawThreads)
   if (threadIdx.x == 0) expected = ldexp(static_cast<double>(__double_as_longlong(expected)), -shift);
 }
 
-// Shared memory of a block that looks at the kept edges of an item.
-struct KeptBits {
-  DrawScratch draw;
-  uint64_t bits[kRowsPerItem * kChunkWords];
-};
-
-// Calls use(first_key, keys) by the whole block for each chunk of keys; the chunk's edges are in `kept`.
-template <typename Use>
-__device__ void ForChunks(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item, KeptBits& kept,
-                          const Use& use) {
-  const EdgeCut cut = CutOf(call, problem);
-  const double tau = TauOf(call, problem);
-  const int32_t chunks = (problem.tokens + kChunkKeys - 1) / kChunkKeys;
-  for (int32_t chunk = 0; chunk < chunks; ++chunk) {
-    DrawBits(call, problem, item, cut, tau, chunk, kept.draw, kept.bits, nullptr);
-    use(chunk * kChunkKeys, min(problem.tokens - chunk * kChunkKeys, kChunkKeys));
-    __syncthreads();
-  }
-}
-
-__global__ void __launch_bounds__(kDrawThreads, 2)
+__global__ void __launch_bounds__(kRowThreads)
     AddKeyDegrees(const __grid_constant__ DeviceCall call, const int64_t* first_degrees, uint32_t* degrees) {
-  __shared__ KeptBits kept;
   const RowItem item = call.row_items[blockIdx.x];
   const int64_t first = first_degrees[item.problem];
   const DeviceProblem& problem = call.problems[item.problem];
   if (first < 0 || Cancelled(problem)) return;
   uint32_t* of_head = degrees + first + static_cast<int64_t>(item.head) * problem.tokens;
-  ForChunks(call, problem, item, kept, [&](int32_t first_key, int32_t keys) {
-    for (int32_t key = static_cast<int32_t>(threadIdx.x); key < keys; key += kDrawThreads) {
-      uint32_t degree = 0;
-      for (int row = 0; row < item.queries; ++row) {
-        degree += static_cast<uint32_t>(kept.bits[row * kChunkWords + key / 64] >> (key % 64) & 1u);
-      }
-      if (degree > 0) atomicAdd(of_head + first_key + key, degree);
+  if (IsEventHead(call, problem, item.head)) {
+    for (int row = Warp(); row < item.queries; row += kRowWarps) {
+      RowEdges(call, problem, item, item.first_query + row).ForEach([&](uint32_t flagged, int32_t) {
+        atomicAdd(of_head + (flagged & ~kParallelFlag), 1u);
+      });
     }
-  });
+    return;
+  }
+  for (int32_t key = static_cast<int32_t>(threadIdx.x); key < problem.tokens; key += kRowThreads) {
+    const uint64_t* words = TileWords(call, problem, call.slots[item.slot], item.first_query, key / kTileKeys, false);
+    uint32_t degree = 0;
+    for (int row = 0; row < item.queries; ++row) degree += static_cast<uint32_t>(words[row] >> (key % kTileKeys) & 1u);
+    if (degree > 0) atomicAdd(of_head + key, degree);
+  }
 }
+static_assert(kTileQueries % kRowsPerItem == 0);  // the item's words of a tile are neighbours
 
-__global__ void __launch_bounds__(kDrawThreads, 2)
+__global__ void __launch_bounds__(kRowThreads)
     StoreRowEdges(const __grid_constant__ DeviceCall call, int32_t index, int32_t* row_edges) {
-  __shared__ KeptBits kept;
   const RowItem item = call.row_items[blockIdx.x];
   if (item.problem != index) return;
   const DeviceProblem& problem = call.problems[index];
-  int edges[kRowsPerWarp] = {};  // of this thread's words of the rows warp, warp + kDrawWarps, ..
-  ForChunks(call, problem, item, kept, [&](int32_t, int32_t) {
-#pragma unroll
-    for (int i = 0; i < kRowsPerWarp; ++i) {
-      const uint64_t* row = kept.bits + (Warp() + i * kDrawWarps) * kChunkWords;
-      for (int word = Lane(); word < kChunkWords; word += kWarpSize) edges[i] += __popcll(row[word]);
-    }
-  });
   const int64_t queries = problem.tokens - problem.first_query;
   const int64_t first = item.head * queries + item.first_query - problem.first_query;
-#pragma unroll
-  for (int i = 0; i < kRowsPerWarp; ++i) {
-    const int row = Warp() + i * kDrawWarps;
-    const int sum = WarpSum(edges[i]);
-    if (Lane() == 0 && row < item.queries) row_edges[first + row] = sum;
+  for (int row = Warp(); row < item.queries; row += kRowWarps) {
+    const int32_t count = RowEdges(call, problem, item, item.first_query + row).Count();
+    if (Lane() == 0) row_edges[first + row] = count;
   }
 }
 
-// Writes the edges in a row's words of a chunk, by one warp; how many.
-__device__ int64_t ListRow(const uint64_t* words, int32_t first_key, int32_t* keys) {
-  int64_t listed = 0;
-  for (int step = 0; step < kWordsPerLane; ++step) {
-    const int word = step * kWarpSize + Lane();
-    uint64_t bits = words[word];
-    const int mine = __popcll(bits);
-    int through = mine;
-    for (int distance = 1; distance < kWarpSize; distance *= 2) {
-      const int before = __shfl_up_sync(kWholeWarp, through, static_cast<unsigned>(distance));
-      if (Lane() >= distance) through += before;
-    }
-    int32_t* to = keys + listed + through - mine;
-    for (; bits != 0; bits &= bits - 1) *to++ = first_key + word * 64 + __ffsll(static_cast<long long>(bits)) - 1;
-    listed += __shfl_sync(kWholeWarp, through, kWarpSize - 1);
-  }
-  return listed;
-}
-
-__global__ void __launch_bounds__(kDrawThreads, 2)
+__global__ void __launch_bounds__(kRowThreads)
     StoreEdges(const __grid_constant__ DeviceCall call, int32_t index, const int64_t* row_offsets, int32_t* keys,
                int32_t* multiplicity) {
-  __shared__ KeptBits kept;
-  __shared__ int64_t next[kRowsPerItem];  // where a row's next edge goes
+  __shared__ uint32_t lists[kRowWarps][RowEdges::kMostKeys];
   const RowItem item = call.row_items[blockIdx.x];
   if (item.problem != index) return;
   const DeviceProblem& problem = call.problems[index];
   const double tau = TauOf(call, problem);
   const int64_t queries = problem.tokens - problem.first_query;
   const int64_t* offsets = row_offsets + item.head * (queries + 1) + item.first_query - problem.first_query;
-  for (int row = static_cast<int>(threadIdx.x); row < item.queries; row += kDrawThreads) next[row] = offsets[row];
-  ForChunks(call, problem, item, kept, [&](int32_t first_key, int32_t) {
-    for (int row = Warp(); row < item.queries; row += kDrawWarps) {
-      const int64_t begin = next[row];
-      const int64_t end = begin + ListRow(kept.bits + row * kChunkWords, first_key, keys + begin);
-      __syncwarp(kWholeWarp);  // the row's keys are read, and all have read `next`
-      if (Lane() == 0) next[row] = end;
-      for (int64_t e = begin + Lane(); multiplicity != nullptr && e < end; e += kWarpSize) {
-        multiplicity[e] = MultiplicityOf(call, problem, item, row, keys[e], tau);
+  uint32_t* list = lists[Warp()];
+  for (int row = Warp(); row < item.queries; row += kRowWarps) {
+    const RowEdges edges(call, problem, item, item.first_query + row);
+    int64_t place = offsets[row];
+    for (int32_t from = 0; !edges.Done(from);) {
+      const int size = edges.Take(from, list, 0);
+      __syncwarp(kWholeWarp);
+      for (int e = Lane(); e < size; e += kWarpSize) {
+        keys[place + e] = static_cast<int32_t>(list[e] & ~kParallelFlag);
+        if (multiplicity != nullptr) multiplicity[place + e] = edges.Multiplicity(list[e], e, tau);
       }
+      place += size;
+      __syncwarp(kWholeWarp);
     }
-  });
+  }
 }
 
 // One warp per head and query; a thread has the edges lane, lane + 32, .. of the row.
@@ -250,24 +205,24 @@ __global__ void __launch_bounds__(kWeightThreads)
 cudaError_t CountExpected(cudaStream_t stream, const DeviceCall& call, const int32_t* problems, int32_t count) {
   cudaError_t error = Launch(stream, count, kWarpSize, 0, kLoaded<ClearExpected>, call, problems);
   if (error != cudaSuccess || count == 0) return error;
-  error = Launch(stream, call.num_row_items, kDrawThreads, 0, kLoaded<AddExpected>, call, problems, count);
+  error = Launch(stream, call.num_row_items, kRowThreads, 0, kLoaded<AddExpected>, call, problems, count);
   if (error != cudaSuccess) return error;
-  return Launch(stream, static_cast<int64_t>(count) * call.num_heads, kDrawThreads, 0, kLoaded<FinishExpected>, call,
+  return Launch(stream, static_cast<int64_t>(count) * call.num_heads, kRowThreads, 0, kLoaded<FinishExpected>, call,
                 problems);
 }
 
 cudaError_t CountKeyDegrees(cudaStream_t stream, const DeviceCall& call, const int64_t* first_degrees,
                             uint32_t* degrees) {
-  return Launch(stream, call.num_row_items, kDrawThreads, 0, kLoaded<AddKeyDegrees>, call, first_degrees, degrees);
+  return Launch(stream, call.num_row_items, kRowThreads, 0, kLoaded<AddKeyDegrees>, call, first_degrees, degrees);
 }
 
 cudaError_t CountRowEdges(cudaStream_t stream, const DeviceCall& call, int32_t problem, int32_t* row_edges) {
-  return Launch(stream, call.num_row_items, kDrawThreads, 0, kLoaded<StoreRowEdges>, call, problem, row_edges);
+  return Launch(stream, call.num_row_items, kRowThreads, 0, kLoaded<StoreRowEdges>, call, problem, row_edges);
 }
 
 cudaError_t ListEdges(cudaStream_t stream, const DeviceCall& call, int32_t problem, const int64_t* row_offsets,
                       int32_t* keys, int32_t* multiplicity) {
-  return Launch(stream, call.num_row_items, kDrawThreads, 0, kLoaded<StoreEdges>, call, problem, row_offsets, keys,
+  return Launch(stream, call.num_row_items, kRowThreads, 0, kLoaded<StoreEdges>, call, problem, row_offsets, keys,
                 multiplicity);
 }
 

@@ -1,4 +1,4 @@
-// A row item's operands, its shared memory and its running state.
+// A row item's operands.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_CUH_
 
@@ -6,22 +6,12 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/attention/draw.cuh"
+#include "kernels/cuda/attention/lists.cuh"
 #include "kernels/cuda/attention/online_softmax.h"
 
 namespace edgewise::cuda {
 
 inline constexpr int kMaxHeadDim = 256;
-
-// Dynamic shared memory of a block: this, then the weighted sums of the rows' values [kRowsPerItem, value_dim].
-struct alignas(16) RowsShared {
-  uint64_t bits[kRowsPerItem * kChunkWords];           // edges of the chunk
-  uint64_t parallel[kRowsPerItem * kChunkWords];       // edges that count more than once
-  DrawScratch draw;                                    // while gathering, the queue of a warp holds its list of edges
-  float largest[kRowsPerItem], sum[kRowsPerItem];      // OnlineSoftmax of the chunks so far
-  int chunk_edges[kRowsPerItem], edges[kRowsPerItem];  // of a row: in this chunk, so far
-  int next_row;                                        // to be taken by a warp
-};
 
 // The bias of a score, in units of ln 2. Out of line: most models have no bias.
 __device__ __noinline__ inline float ScoreBias(const DeviceCall& call, const DeviceProblem& problem, int32_t head,

@@ -1,7 +1,6 @@
-// Heads that are drawn by events (kernels/events.h), plainly: a warp draws the rows of an item one after the other, a
-// thread an event. Compile with -fmad=false.
-#ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_EVENTS_CUH_
-#define EDGEWISE_KERNELS_CUDA_ATTENTION_EVENTS_CUH_
+// The events of one query (kernels/events.h), plainly: a warp draws them, a thread an event. Compile with -fmad=false.
+#ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_EVENT_DRAW_CUH_
+#define EDGEWISE_KERNELS_CUDA_ATTENTION_EVENT_DRAW_CUH_
 
 #include "kernels/cuda/attention/call.h"
 #include "kernels/cuda/attention/draw_pair.cuh"
@@ -10,25 +9,7 @@
 
 namespace edgewise::cuda {
 
-// What visitors of edges get in place of PairUniform, which has 40 bits: the age of an event, and whether the pair has
-// a younger one.
-inline constexpr uint64_t kIsEvent = uint64_t{1} << 63, kIsRepeated = uint64_t{1} << 62;
-__device__ inline bool IsRepeated(uint64_t uniform) {
-  return (uniform & kIsEvent) != 0 && (uniform & kIsRepeated) != 0;
-}
-__device__ inline double EventAge(uint64_t uniform) {
-  return static_cast<double>(static_cast<uint32_t>(uniform)) * 0x1p-31;
-}
-
-// EventAge, or EdgeAge of a pair, as bits.
-__device__ inline uint64_t VisitedAgeBits(Law law, uint64_t uniform, float rate) {
-  return (uniform & kIsEvent) != 0 ? AgeBits(EventAge(uniform)) : EdgeAgeBits(law, uniform, rate);
-}
-// The edge has a multiplicity above 1 because of this visit.
-__device__ inline bool VisitedParallel(uint64_t uniform, double tau, float rate) {
-  if ((uniform & kIsEvent) != 0) return (uniform & kIsRepeated) != 0 && EventAge(uniform) < tau;
-  return HasParallel(uniform, tau * static_cast<double>(rate));
-}
+__device__ inline double EventAge(uint32_t age) { return static_cast<double>(age) * 0x1p-31; }
 
 // The tables of one head; null where it is drawn pair by pair.
 __device__ inline const DeviceEventHead* EventHeadOf(const DeviceCall& call, const DeviceProblem& problem,
@@ -101,32 +82,13 @@ __device__ __noinline__ inline int CountEvents(const DeviceProblem& problem, con
   return count;
 }
 
-// Calls visit(row, key, false, event, rate) for the accepted events of an item's row among the keys of a chunk that are
-// younger than `limit`, in the order of age for each key; by a whole warp. seen [keys / 32 up] in shared memory.
+// Calls visit(key, age) for the accepted events of a query that are younger than `limit`, and for its heavy pairs that
+// are edges; by a whole warp, in any order and by single threads.
 template <typename Visit>
-__device__ void VisitEvents(const DeviceProblem& problem, const DeviceEventHead& head, const DrawnPairs& pairs,
-                            int32_t query, int row, int32_t first_key, int32_t keys, uint32_t limit, uint32_t* seen,
-                            Visit& visit) {
+__device__ void ForEvents(const DeviceProblem& problem, const DeviceEventHead& head, const DrawnPairs& pairs,
+                          int32_t query, uint32_t limit, const Visit& visit) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const QueryEvents events(problem, head, pairs, query);
-  for (int word = lane; word < (keys + 31) / 32; word += kWarpSize) seen[word] = 0;
-  __syncwarp(kWholeWarp);
-  // One thread after the other, so that the youngest event of a key comes first.
-  const auto take = [&](int32_t key, uint32_t age) {
-    const bool mine = key >= first_key && key < first_key + keys && age < limit;
-    for (uint32_t rest = __ballot_sync(kWholeWarp, mine); rest != 0; rest &= rest - 1) {
-      if (lane == __ffs(static_cast<int>(rest)) - 1) {
-        const int32_t place = key - first_key;
-        uint32_t& word = seen[place / 32];
-        const bool first = (word >> (place % 32) & 1u) == 0;
-        word |= 1u << (place % 32);
-        // The first event of a forced pair changes nothing.
-        if (!first || !pairs.Forced(query, key))
-          visit(row, key, false, kIsEvent | (first ? 0 : kIsRepeated) | age, 1.0f);
-      }
-      __syncwarp(kWholeWarp);
-    }
-  };
   uint32_t base = 0;
   for (uint32_t first = 0; !events.heavy(); first += kWarpSize) {
     const uint32_t event = first + static_cast<uint32_t>(lane);
@@ -139,20 +101,18 @@ __device__ void VisitEvents(const DeviceProblem& problem, const DeviceEventHead&
     base = __shfl_sync(kWholeWarp, age, kWarpSize - 1);
     const uint32_t old = __ballot_sync(kWholeWarp, !(age < limit));
     const bool young = old == 0 || lane < __ffs(static_cast<int>(old)) - 1;  // ages beyond an old one may have wrapped
-    take(young ? events.Accept(event, age) : -1, age);
+    const int32_t key = young ? events.Accept(event, age) : -1;
+    if (key >= 0) visit(key, age);
     if (old != 0) break;
   }
-  const int32_t pair_count = events.heavy() ? keys : head.heavy_keys;
-  for (int32_t first = 0; first < pair_count; first += kWarpSize) {
-    const int32_t place = first + lane;
-    int32_t key = -1;
+  const int32_t pair_count = events.heavy() ? problem.tokens : head.heavy_keys;
+  for (int32_t place = lane; place < pair_count; place += kWarpSize) {
+    const int32_t key = events.heavy() ? place : head.heavy[place];
     uint32_t age = 0;
-    if (place < pair_count) key = events.heavy() ? first_key + place : head.heavy[place];
-    const bool here = key >= first_key && key < first_key + keys;
-    take(here && events.HeavyPair(key, &age) ? key : -1, age);
+    if (events.HeavyPair(key, &age) && age < limit) visit(key, age);
   }
 }
 
 }  // namespace edgewise::cuda
 
-#endif  // EDGEWISE_KERNELS_CUDA_ATTENTION_EVENTS_CUH_
+#endif  // EDGEWISE_KERNELS_CUDA_ATTENTION_EVENT_DRAW_CUH_

@@ -1,0 +1,104 @@
+// A layer whose edges are drawn and attended to in parts has the bytes, edges and reports that it has as a whole.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/attention/lists.h"
+#include "tests/cuda/attention_rows_case.h"
+#include "tests/kernels/attention_cases.h"
+
+namespace edgewise::cuda {
+namespace {
+
+using ::edgewise::testing::Case;
+using ::edgewise::testing::SameBytes;
+using ::edgewise::testing::Shape;
+using testing::Drawn;
+
+struct Result {
+  std::vector<float> out;
+  std::vector<AttentionReport> reports;
+  bool capped = false;
+};
+
+Result RunIn(Case& made, bool bf16, uint64_t cap, int64_t most_bytes) {
+  const auto device = *Device::Open(0);
+  Result result;
+  result.out.assign(static_cast<size_t>(made.out_rows * made.out_columns()), -7.0f);
+  std::vector<EdgeCap> caps;
+  if (cap != kNoCap) caps.push_back({.max_edges = cap});
+  Attention attention(*device, bf16, kMostPartFloats, most_bytes);
+  const Matrix out(result.out.data(), made.out_rows, made.out_columns());
+  EXPECT_TRUE(attention.Attend(made.inputs, made.problems, caps, out).ok());
+  EXPECT_TRUE(attention.Collect({}).ok());
+  for (const AttentionProblem& problem : made.problems) result.reports.push_back(*problem.report);
+  result.capped = !caps.empty() && caps[0].capped;
+  return result;
+}
+
+void ExpectSame(const Result& a, const Result& b) {
+  EXPECT_TRUE(SameBytes(a.out, b.out));
+  EXPECT_EQ(a.capped, b.capped);
+  for (size_t p = 0; p < a.reports.size(); ++p) {
+    for (size_t h = 0; h < a.reports[p].heads.size(); ++h) {
+      const HeadReport &one = a.reports[p].heads[h], &other = b.reports[p].heads[h];
+      EXPECT_EQ(one.edges, other.edges);
+      EXPECT_EQ(one.isolated, other.isolated);
+      EXPECT_EQ(one.expected, other.expected);
+      EXPECT_EQ(one.key_degrees, other.key_degrees);
+      EXPECT_EQ(one.graph.row_offsets, other.graph.row_offsets);
+      EXPECT_EQ(one.graph.keys, other.graph.keys);
+      EXPECT_EQ(one.graph.multiplicity, other.graph.multiplicity);
+      EXPECT_EQ(one.graph.weights, other.graph.weights);
+    }
+  }
+}
+
+TEST(AttentionPartsTest, ChangeNoByteNorEdge) {
+  for (const Law law : testing::kLaws) {
+    for (const DrawWay way : {DrawWay::kPairs, DrawWay::kEvents}) {
+      for (const uint64_t cap : {kNoCap, uint64_t{500}}) {
+        SCOPED_TRACE(std::to_string(static_cast<int>(law)) + " " + std::to_string(static_cast<int>(way)) + " " +
+                     std::to_string(cap));
+        Shape shape;
+        shape.lengths = {200, 90, 1};
+        shape.mean_rate = 0.03;
+        Case made(shape);
+        DrawnRows drawn = Drawn(law);
+        drawn.self_loops = true;
+        drawn.way = way;
+        made.AddProblems(drawn, cap == kNoCap ? -1 : 0);
+        made.AskForAll();
+        const bool bf16 = law == Law::kPoissonSet;
+        const Result whole = RunIn(made, bf16, cap, kMostEdgeBytes);
+        EXPECT_EQ(whole.capped, cap != kNoCap);
+        // A head at a time, a part of a head at a time.
+        for (const int64_t most : {int64_t{1} << 18, int64_t{1}}) ExpectSame(RunIn(made, bf16, cap, most), whole);
+      }
+    }
+  }
+}
+
+// The rule of events bounds the mean of a head's edges, not those of some rows.
+TEST(ListRoomTest, IsEveryPairOfSomeRowsAndTheRulesShareOfAll) {
+  DeviceProblem problem = {};
+  problem.tokens = 4096;
+  EXPECT_GT(ListRoom(problem, 4096), 4096 * 4096 / 33);
+  EXPECT_LT(ListRoom(problem, 4096), 4096 * 4096 / 32);
+  EXPECT_EQ(ListRoom(problem, 64), 64 * 4096);
+  problem.self_loops = true;
+  EXPECT_GT(ListRoom(problem, 4096), 4096 * 4096 / 33 + 4096);
+  problem.way = DrawWay::kEvents;
+  EXPECT_EQ(ListRoom(problem, 4096), 4096 * 4096);
+  problem.event_head = -1;
+  EXPECT_EQ(ListRoom(problem, 4096), 0);
+  problem = {};
+  problem.tokens = 1 << 20;
+  EXPECT_EQ(ListRoom(problem, 1 << 19), 0x7FFFFFFF);  // counted in 31 bits
+}
+
+}  // namespace
+}  // namespace edgewise::cuda
