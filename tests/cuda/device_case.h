@@ -66,7 +66,7 @@ struct DeviceCase {
   // Draws all edges, once.
   void Draw() {
     if (std::exchange(drawn_, true)) return;
-    EXPECT_EQ(DrawEventHeads(nullptr, call, true, int64_t{160} << 10), cudaSuccess);
+    EXPECT_EQ(DrawEventHeads(nullptr, call, int64_t{160} << 10), cudaSuccess);
     EXPECT_EQ(DrawPairHeads(nullptr, call, false), cudaSuccess);
   }
   // Settles the caps.
@@ -195,6 +195,7 @@ inline DeviceCase::DeviceCase(const edgewise::testing::Case& host, std::vector<D
     cap.cut = {~uint64_t{0}, ~uint64_t{0}, KeepRule::kRandom};
     cap.tau = 1.0;
   }
+  call.multi = call.special = true;  // there is room for it
   call.problems = memory.Put(problems);
   call.row_items = memory.Put(items.rows);
   call.num_row_items = std::ssize(items.rows);

@@ -89,6 +89,7 @@ DeviceCall MakeCall(const AttentionInputs& inputs, Matrix out) {
   call.value_dim = inputs.value_dim > 0 ? inputs.value_dim : inputs.head_dim;
   call.scale = inputs.scale;
   call.distance_bias = inputs.distance_bias;
+  call.special = inputs.distance_bias != nullptr;
   call.distance_span = inputs.distance_span;
   call.x = inputs.memberships.x;
   call.y = inputs.memberships.y;
@@ -136,9 +137,10 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
       counts += inputs.num_heads;
       if (problem.report->wanted.expected) expected.push_back(index);
       call.most_tokens = std::max(call.most_tokens, problem.tokens);
-      lists.multi |= drawn->law == Law::kPoissonMulti;
+      call.multi |= drawn->law == Law::kPoissonMulti;
     }
     if (of.kind == PatternKind::kGiven) StageGivenRows(problem, inputs.num_heads, staging_, of);
+    call.special |= call.multi || problem.bias != nullptr || of.multiplicity != nullptr;
     if (of.kind == PatternKind::kTiles) {
       AddTileItems(problem, index, inputs.num_heads, inputs.phase, staging_, tile_items);
     }
@@ -320,7 +322,7 @@ class Attention::DrawnParts {
       const DeviceCall part = PartOf(call_, lists_.row_parts[p]);
       const bool draws = !drawn_ || lists_.row_parts.size() > 1;
       if (draws && part.num_slots > 0) {
-        error = DrawEventHeads(device_.stream(), part, lists_.multi, device_.shared_memory());
+        error = DrawEventHeads(device_.stream(), part, device_.shared_memory());
         if (error == cudaSuccess) error = DrawPairHeads(device_.stream(), part, false);
       }
       if (error == cudaSuccess) error = use(part, draws);

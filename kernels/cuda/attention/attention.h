@@ -79,7 +79,6 @@ class Attention {
     const int64_t* first_degrees = nullptr;
     std::vector<NarrowRun> narrow_runs;
     std::vector<RowPart> row_parts;
-    bool multi = false;  // some problem is drawn by law poisson_multi
   };
 
   // The parts of a call whose edges are drawn one part after the other.

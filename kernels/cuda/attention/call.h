@@ -202,6 +202,8 @@ struct DeviceCall {
   const RowItem* dense_items;
   int64_t num_dense_items;
   int32_t most_tokens = 0;  // of a drawn problem
+  bool multi = false;       // some problem is drawn by law poisson_multi
+  bool special = false;     // some problem has biases, or edges that count more than once
   const EdgeSlot* slots;
   int64_t num_slots;
   unsigned char* drawn;  // the edges of this part

@@ -146,9 +146,9 @@ __global__ void __launch_bounds__(kTableThreads) ClearLists(const __grid_constan
 
 }  // namespace
 
-cudaError_t DrawEventHeads(cudaStream_t stream, const DeviceCall& call, bool multi, int64_t shared_memory) {
+cudaError_t DrawEventHeads(cudaStream_t stream, const DeviceCall& call, int64_t shared_memory) {
   if (call.num_event_heads == 0) return cudaSuccess;
-  const int64_t of_warp = EventRowBytes(call.most_tokens, multi);
+  const int64_t of_warp = EventRowBytes(call.most_tokens, call.multi);
   const int64_t goal = of_warp > kSharedGoal ? shared_memory - kSharedApart : kSharedGoal;
   const auto warps = static_cast<int>(std::clamp<int64_t>(goal / of_warp, 1, kMostWarps));
   cudaError_t error = Launch(stream, (call.num_slots + kTableThreads - 1) / kTableThreads, kTableThreads, 0,

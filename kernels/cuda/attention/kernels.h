@@ -14,10 +14,10 @@ namespace edgewise::cuda {
 // event_heads.cu: the tables of the heads that are drawn by events; before anything is drawn.
 cudaError_t FillEventTables(cudaStream_t stream, const DeviceCall& call);
 
-// draw_events.cu: draws the heads that are drawn by events into the lists of the call's slots. `multi`: some problem has
-// law poisson_multi. `shared_memory`: bytes that a block can have, at least EventRowBytes (lists.h) + kSharedApart.
+// draw_events.cu: draws the heads that are drawn by events into the lists of the call's slots. `shared_memory`: bytes
+// that a block can have, at least EventRowBytes (lists.h) + kSharedApart.
 inline constexpr int64_t kSharedApart = 1 << 10;
-cudaError_t DrawEventHeads(cudaStream_t stream, const DeviceCall& call, bool multi, int64_t shared_memory);
+cudaError_t DrawEventHeads(cudaStream_t stream, const DeviceCall& call, int64_t shared_memory);
 
 // draw_pairs.cu: draws the other heads into the bits of the call's slots; what the cuts of their caps keep. `capped`:
 // those under a cap alone.

@@ -1,7 +1,9 @@
-// The row kernel: a block has one item, and a warp attends over one row at a time (rows_gather.cuh).
+// The row kernel: a block has one item. In precision bf16 a warp has RowsMma::kRows rows of it (rows_mma.cuh), in
+// float32, and where heads are wide, one row at a time (rows_gather.cuh).
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/attention/rows.cuh"
 #include "kernels/cuda/attention/rows_gather.cuh"
+#include "kernels/cuda/attention/rows_mma.cuh"
 
 namespace edgewise::cuda {
 namespace {
@@ -14,7 +16,7 @@ __global__ void __launch_bounds__(kRowThreads, BlocksAtOnce(kMaxDim))
     AttendRowItems(const __grid_constant__ DeviceCall call) {
   __shared__ uint32_t lists[kRowWarps][RowGather<Element, kMaxDim>::kListed];
   __shared__ int next_row;
-  const RowItem item = call.row_items[blockIdx.x];
+  const RowItem& item = call.row_items[blockIdx.x];
   const DeviceProblem& problem = call.problems[item.problem];
   if (item.slot >= 0 && IsDenseHead(call, problem, item.head)) return;
   if (Cancelled(problem)) return;
@@ -29,25 +31,78 @@ __global__ void __launch_bounds__(kRowThreads, BlocksAtOnce(kMaxDim))
   }
 }
 
+constexpr int kMmaRows = RowsMma<1, 1, false>::kRows;
+constexpr int kMmaWarps = kRowsPerItem / kMmaRows, kMmaThreads = kMmaWarps * kWarpSize;
+
+// Rows whose values are not finite, or whose neighbours' are not.
+template <int kMaxDim>
+__device__ __noinline__ void AttendApart(const DeviceCall& call, int first, int rows, uint32_t* list) {
+  const RowItem& item = call.row_items[blockIdx.x];
+  const DeviceProblem& problem = call.problems[item.problem];
+  const RowOperands<__nv_bfloat16> operands(call, problem, item);
+  RowGather<__nv_bfloat16, kMaxDim> gather(operands, TauOf(call, problem), list);
+  for (int row = first; row < first + rows; ++row) {
+    if (!gather.Attend(row)) return;
+  }
+}
+
+template <int kKeyParts, int kValueParts, bool kSpecial>
+__global__ void __launch_bounds__(kMmaThreads, !kSpecial && kKeyParts <= 2 && kValueParts == 1 ? 5 : 1)
+    AttendRowGroups(const __grid_constant__ DeviceCall call) {
+  constexpr int kMaxDim = kKeyParts <= 2 && kValueParts == 1 ? 64 : 128;
+  using Gather = RowGather<__nv_bfloat16, kMaxDim>;
+  using Mma = RowsMma<kKeyParts, kValueParts, kSpecial>;
+  __shared__ uint32_t lists[kMmaWarps][Mma::kListed > Gather::kListed ? Mma::kListed : Gather::kListed];
+  const RowItem& item = call.row_items[blockIdx.x];
+  const DeviceProblem& problem = call.problems[item.problem];
+  if (item.slot >= 0 && IsDenseHead(call, problem, item.head)) return;
+  if (Cancelled(problem)) return;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int first = warp * kMmaRows, rows = min(item.queries - first, kMmaRows);
+  if (rows <= 0) return;
+  const RowOperands<__nv_bfloat16> operands(call, problem, item);
+  const typename Mma::End end = Mma(operands, TauOf(call, problem), lists[warp]).Attend(first, rows);
+  if (end == Mma::End::kNotFinite) AttendApart<kMaxDim>(call, first, rows, lists[warp]);
+}
+
+template <int kKeyParts, int kValueParts>
+cudaError_t StartGroups(cudaStream_t stream, const DeviceCall& call) {
+  return Launch(stream, call.num_row_items, kMmaThreads, 0,
+                call.special ? kLoaded<AttendRowGroups<kKeyParts, kValueParts, true>>
+                             : kLoaded<AttendRowGroups<kKeyParts, kValueParts, false>>,
+                call);
+}
+
+template <int kKeyParts>
+cudaError_t StartGroups(cudaStream_t stream, const DeviceCall& call) {
+  return call.value_dim <= 64 ? StartGroups<kKeyParts, 1>(stream, call) : StartGroups<kKeyParts, 2>(stream, call);
+}
+
+cudaError_t StartGroups(cudaStream_t stream, const DeviceCall& call) {
+  if (call.head_dim <= 32) return StartGroups<1>(stream, call);
+  return call.head_dim <= 64 ? StartGroups<2>(stream, call) : StartGroups<4>(stream, call);
+}
+
 template <typename Element, int kMaxDim>
 cudaError_t Start(cudaStream_t stream, const DeviceCall& call) {
   return Launch(stream, call.num_row_items, kRowThreads, 0, kLoaded<AttendRowItems<Element, kMaxDim>>, call);
 }
 
-template <typename Element>
-cudaError_t Start(cudaStream_t stream, const DeviceCall& call) {
+cudaError_t StartFp32(cudaStream_t stream, const DeviceCall& call) {
   const int dim = call.head_dim > call.value_dim ? call.head_dim : call.value_dim;
-  if (dim <= 32) return Start<Element, 32>(stream, call);
-  if (dim <= 64) return Start<Element, 64>(stream, call);
-  if (dim <= 128) return Start<Element, 128>(stream, call);
-  return Start<Element, 256>(stream, call);
+  if (dim <= 32) return Start<float, 32>(stream, call);
+  if (dim <= 64) return Start<float, 64>(stream, call);
+  if (dim <= 128) return Start<float, 128>(stream, call);
+  return Start<float, kMaxHeadDim>(stream, call);
 }
 
 }  // namespace
 
 cudaError_t AttendRows(cudaStream_t stream, const DeviceCall& call) {
   if (call.head_dim > kMaxHeadDim || call.value_dim > kMaxHeadDim) return cudaErrorInvalidValue;
-  return call.k16 != nullptr ? Start<__nv_bfloat16>(stream, call) : Start<float>(stream, call);
+  if (call.k16 == nullptr) return StartFp32(stream, call);
+  if (call.head_dim > 128 || call.value_dim > 128) return Start<__nv_bfloat16, kMaxHeadDim>(stream, call);
+  return StartGroups(stream, call);
 }
 
 }  // namespace edgewise::cuda
