@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/lists.h"
+#include "kernels/reference.h"
 #include "tests/cuda/attention_rows_case.h"
 #include "tests/kernels/attention_cases.h"
 
@@ -80,6 +82,32 @@ TEST(AttentionPartsTest, ChangeNoByteNorEdge) {
       }
     }
   }
+}
+
+// Beyond what 16 bits count, in parts of a head.
+TEST(AttentionPartsTest, ASequenceOf70000TokensHasTheReferencesEdges) {
+  Shape shape;
+  shape.lengths = {70000};
+  shape.heads = 1;
+  shape.head_dim = 8;
+  shape.rank = 16;
+  shape.mean_rate = 2.0 / 70000.0;
+  Case made(shape);
+  made.AddProblems(Drawn(Law::kBernoulli));
+  made.problems[0].report->wanted.graph = true;
+  const Result got = RunIn(made, false, kNoCap, kMostEdgeBytes);
+  HeadEdges want;
+  want.row_offsets.assign(70001, 0);
+  for (const reference::Edge& edge : reference::DrawEdges(made.inputs, made.problems[0], 0)) {
+    want.keys.push_back(edge.key);
+    ++want.row_offsets[static_cast<size_t>(edge.query) + 1];
+  }
+  std::partial_sum(want.row_offsets.begin(), want.row_offsets.end(), want.row_offsets.begin());
+  const HeadEdges& graph = got.reports[0].heads[0].graph;
+  EXPECT_GT(want.keys.size(), 100000u);
+  EXPECT_GT(SlotBytes(DeviceProblem{.tokens = 70000}, 70000), kMostEdgeBytes) << "one part is enough";
+  EXPECT_TRUE(graph.keys == want.keys);
+  EXPECT_TRUE(graph.row_offsets == want.row_offsets);
 }
 
 // The rule of events bounds the mean of a head's edges, not those of some rows.

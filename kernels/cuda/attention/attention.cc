@@ -1,7 +1,9 @@
 #include "kernels/cuda/attention/attention.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -61,6 +63,11 @@ std::span<const int32_t> Positions(const AttentionProblem& problem) {
   if (problem.positions == nullptr) return {};
   const std::span<const int32_t> positions(problem.positions, problem.tokens);
   return positions.back() == problem.tokens - 1 ? std::span<const int32_t>() : positions;
+}
+
+// Of the arrays of a DeviceEventHead, each a multiple of 16.
+int64_t EventTableBytes(int64_t tokens, int64_t rank, int guide_bits) {
+  return 4 * (rank + 8 * (tokens + 4) + 2 + (int64_t{1} << guide_bits)) + 8 * 16;
 }
 
 void StageBias(const PairwiseBias& bias, int32_t num_heads, Staging& staging, DeviceProblem& staged) {
@@ -169,7 +176,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
 
 absl::Status Attention::PlanEvents(std::span<DeviceProblem> staged, DeviceCall& call, DeviceArray& tables) {
   std::vector<DeviceEventHead> heads;
-  int64_t words = 0;
+  int64_t bytes = 0;
   for (size_t p = 0; p < staged.size(); ++p) {
     DeviceProblem& problem = staged[p];
     if (problem.kind != PatternKind::kDrawn ||
@@ -178,22 +185,33 @@ absl::Status Attention::PlanEvents(std::span<DeviceProblem> staged, DeviceCall& 
     }
     problem.event_head = static_cast<int64_t>(heads.size());
     for (int32_t head = 0; head < call.num_heads; ++head) {
-      heads.push_back({0, 0, static_cast<int32_t>(p), head, nullptr, nullptr, nullptr, nullptr});
-      words += 4 * int64_t{problem.tokens} + 2;
+      DeviceEventHead of = {};
+      of.problem = static_cast<int32_t>(p);
+      of.head = head;
+      of.guide_bits = std::max(1, static_cast<int32_t>(std::bit_width(static_cast<uint32_t>(problem.tokens - 1))));
+      heads.push_back(of);
+      bytes += EventTableBytes(problem.tokens, call.rank, of.guide_bits);
     }
   }
   if (heads.empty()) return absl::OkStatus();
-  absl::StatusOr<DeviceArray> memory = DeviceArray::Create(device_, words * static_cast<int64_t>(sizeof(uint32_t)));
+  absl::StatusOr<DeviceArray> memory = DeviceArray::Create(device_, bytes);
   if (!memory.ok()) return memory.status();
   tables = *std::move(memory);
-  auto* next = tables.as<uint32_t>();
+  auto* next = tables.as<unsigned char>();
   for (DeviceEventHead& head : heads) {
     const int64_t n = staged[head.problem].tokens;
-    head.mean_gap = reinterpret_cast<float*>(next);
-    head.weight = reinterpret_cast<float*>(next + n);
-    head.heavy = reinterpret_cast<int32_t*>(next + 2 * n);
-    head.places = next + 3 * n;
-    next += 4 * n + 2;
+    const auto take = [&](auto*& to, int64_t count) {
+      to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(next);
+      next += (count * static_cast<int64_t>(sizeof(*to)) + 15) / 16 * 16;
+    };
+    take(head.direction, call.rank);
+    take(head.query_parts, n);
+    take(head.key_parts, n);
+    take(head.mean_gap, n);
+    take(head.places, n + 2);
+    take(head.heavy, n);
+    take(head.key_bound, n);
+    take(head.guide, int64_t{1} << head.guide_bits);
   }
   call.num_event_heads = static_cast<int64_t>(heads.size());
   call.event_heads = const_cast<DeviceEventHead*>(staging_.Add(std::span<const DeviceEventHead>(heads)));

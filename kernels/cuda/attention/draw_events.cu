@@ -3,6 +3,7 @@
 //   2. The block reserves room for its rows' edges; the place in memory is not determined, the content is.
 //   3. Keys are written, ascending. Under a cap the events come once more, and each edge gets its youngest age.
 #include "kernels/cuda/attention/cancel.cuh"
+#include "kernels/cuda/attention/event_row.cuh"
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/attention/lists.cuh"
 #include "kernels/cuda/attention/lists.h"
@@ -62,6 +63,7 @@ __device__ void ForForced(const DeviceProblem& problem, const DrawnPairs& pairs,
 }
 
 __global__ void __launch_bounds__(kMostWarps* kWarpSize) DrawLists(const __grid_constant__ DeviceCall call) {
+  __shared__ OpenEvent queues[kMostWarps][EventRow::kQueue];
   __shared__ uint32_t counts[kMostWarps];
   __shared__ uint32_t base;
   const RowItem item = call.row_items[blockIdx.x];
@@ -73,6 +75,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) DrawLists(const __grid_
   const EdgeList list = ListOf(call, problem, slot);
   const DrawnPairs pairs(call, problem, item.head);
   const bool multi = problem.law == Law::kPoissonMulti;
+  EventRow events(problem, head, pairs, call.rank, queues[threadIdx.x / kWarpSize]);
   const int warps = static_cast<int>(blockDim.x) / kWarpSize;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize, lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int words = EventRowWords(problem.tokens);
@@ -89,7 +92,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) DrawLists(const __grid_
     __syncwarp(kWholeWarp);
     uint32_t count = 0;
     if (mine) {
-      ForEvents(problem, head, pairs, query, kEventAgeOne, [&](int32_t key, uint32_t) {
+      events.ForAccepted(query, kEventAgeOne, [&](int32_t key, uint32_t) {
         const uint32_t bit = 1u << (key % 32), old = atomicOr(row.words + key / 32, bit);
         if (multi && (old & bit) != 0) atomicOr(row.parallel + key / 32, bit);
       });
@@ -134,8 +137,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) DrawLists(const __grid_
     }
     if (list.ages == nullptr) continue;
     __syncwarp(kWholeWarp);
-    ForEvents(problem, head, pairs, query, kEventAgeOne,
-              [&](int32_t key, uint32_t age) { atomicMin(list.ages + begin + PlaceOfKey(row, key), age); });
+    events.ForAccepted(query, kEventAgeOne,
+                       [&](int32_t key, uint32_t age) { atomicMin(list.ages + begin + PlaceOfKey(row, key), age); });
   }
 }
 

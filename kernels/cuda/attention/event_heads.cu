@@ -1,6 +1,8 @@
-// Which heads are drawn by events, and their tables (kernels/event_tables.h): one block a head. Sums of integers and
-// largest values do not depend on the order.
-#include "kernels/cuda/attention/cancel.cuh"
+// The tables of the heads that may be drawn by events, exactly as kernels/event_tables.h says; which heads are:
+//   1. FindDirections: a unit vector of each head, near which its keys lie.
+//   2. FindBounds: EventBound of queries and keys, and their parts along and across that vector.
+//   3. FillTables: sums of whole numbers, which may be taken in any order; then places, and a guide to them.
+// Compile with -fmad=false.
 #include "kernels/cuda/attention/draw_pair.cuh"
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/device/launch.h"
@@ -9,60 +11,110 @@
 namespace edgewise::cuda {
 namespace {
 
-constexpr int kTableThreads = 256;
+constexpr int kDirectionThreads = 512;  // at least kMaxEventRank
+constexpr int kDirectionKeys = 256;     // that a direction is taken from
+constexpr int kBoundThreads = 256, kBoundRows = kBoundThreads / 4;
+constexpr int kTableThreads = 1024, kTableWarps = kTableThreads / kWarpSize;
 
-// What the threads of a block find together.
+template <typename T>
+__device__ T SumOfWarp(T value) {
+  for (int step = kWarpSize / 2; step > 0; step /= 2) value += __shfl_xor_sync(kWholeWarp, value, step);
+  return value;
+}
+__device__ uint32_t BitsOf(float value) { return __float_as_uint(value) & 0x7FFFFFFFu; }
+__device__ void MaxOfBlock(uint32_t value, uint32_t* to) {
+  for (int step = kWarpSize / 2; step > 0; step /= 2) value = max(value, __shfl_xor_sync(kWholeWarp, value, step));
+  if (threadIdx.x % kWarpSize == 0) atomicMax(to, value);
+}
+__device__ void AddOfBlock(unsigned long long value, unsigned long long* to) {
+  value = SumOfWarp(value);
+  if (threadIdx.x % kWarpSize == 0) atomicAdd(to, value);
+}
+
+// One block a head. Any unit vector is right; a good one settles more events. A sum of some keys, the same on every
+// run.
+__global__ void __launch_bounds__(kDirectionThreads) FindDirections(const __grid_constant__ DeviceCall call) {
+  __shared__ float squares[kDirectionThreads / kWarpSize];
+  const DeviceEventHead& head = call.event_heads[blockIdx.x];
+  const DeviceProblem& problem = call.problems[head.problem];
+  const DrawnPairs pairs(call, problem, head.head);
+  const int column = static_cast<int>(threadIdx.x);
+  const int32_t step = max(1, problem.tokens / kDirectionKeys);
+  float sum = 0.0f;
+  if (column < call.rank) {
+    for (int32_t key = 0; key < problem.tokens; key += step) sum += __ldg(pairs.Key(key) + column);
+  }
+  const float square = SumOfWarp(sum * sum);
+  if (column % kWarpSize == 0) squares[column / kWarpSize] = square;
+  __syncthreads();
+  float total = 0.0f;
+  for (const float of_warp : squares) total += of_warp;
+  // Not finite, or too small to divide by: all of a membership is across.
+  const bool usable = total > 0x1p-100f && total < 0x1p100f;
+  if (column < call.rank) head.direction[column] = usable ? sum * rsqrtf(total) : 0.0f;
+}
+
+// Four threads a row; the blocks of a head go over its queries, then its keys.
+__global__ void __launch_bounds__(kBoundThreads)
+    FindBounds(const __grid_constant__ DeviceCall call, int64_t blocks_of_head) {
+  const DeviceEventHead& head = call.event_heads[blockIdx.x / blocks_of_head];
+  const DeviceProblem& problem = call.problems[head.problem];
+  const DrawnPairs pairs(call, problem, head.head);
+  const int64_t row = static_cast<int64_t>(blockIdx.x) % blocks_of_head * kBoundRows + threadIdx.x / 4;
+  const bool key = row >= problem.tokens, any = row < 2 * int64_t{problem.tokens};
+  const auto token = static_cast<int32_t>(any ? key ? row - problem.tokens : row : 0);
+  const int part = static_cast<int>(threadIdx.x) % 4;
+  const auto* values = reinterpret_cast<const float4*>(key ? pairs.Key(token) : pairs.Query(token)) + part;
+  const auto* direction = reinterpret_cast<const float4*>(head.direction) + part;
+  float4 square = make_float4(0.0f, 0.0f, 0.0f, 0.0f), dot = square;
+  for (int column = 0; column < call.rank; column += kDotLanes) {
+    const float4 value = __ldg(values + column / 4);
+    AddProducts(value, value, square);
+    AddProducts(value, direction[column / 4], dot);
+  }
+  const float norm2 = SumOfFour(square), along = SumOfFour(dot);
+  if (part != 0 || !any) return;
+  const float bound = EventBound(norm2, problem.exploration);
+  // Sums of up to kMaxEventRank products, and the product of two of them, are off by less than 2^-13 of the norms. With
+  // 4e-4 of the square in either of them the product of two parts across is larger by that of the norms.
+  const MembershipParts parts = {along, sqrtf(fmaxf(0.0f, norm2 - along * along) + 4e-4f * norm2)};
+  if (key) {
+    head.key_bound[token] = bound;
+    head.key_parts[token] = parts;
+  } else {
+    head.mean_gap[token] = bound;
+    head.query_parts[token] = parts;
+  }
+}
+
+// What all threads of a block find together.
 struct Found {
-  uint32_t query_max, key_max, light_query, weight_max;  // bits of floats without signs, which ascend with them
+  uint32_t query_max, key_max, light_query, light_key;  // bits of non-negative floats, which are in their order
   unsigned long long query_sum, key_sum, sampled_sum, parts;
-  unsigned heavy_queries, heavy_keys;
-  unsigned long long places[kTableThreads];  // of each thread's keys, then of those before them
-  uint32_t heavy[kTableThreads];             // likewise
+  uint32_t heavy_queries, heavy_keys;
+  uint32_t of_warp[kTableWarps];
 };
 
-__device__ uint32_t BitsOf(float value) { return __float_as_uint(value) & 0x7FFFFFFFu; }
-
-__device__ void Measure(const DeviceCall& call, const DeviceProblem& problem, const DrawnPairs& pairs,
-                        const DeviceEventHead& head, Found& found) {
-  const auto thread = static_cast<int32_t>(threadIdx.x);
-  uint32_t query_max = 0, key_max = 0;
-  for (int32_t i = thread; i < problem.tokens; i += kTableThreads) {
-    head.mean_gap[i] = EventBound(RowDot(pairs.Query(i), pairs.Query(i), call.rank), problem.exploration);
-    head.weight[i] = EventBound(RowDot(pairs.Key(i), pairs.Key(i), call.rank), problem.exploration);
-    query_max = max(query_max, BitsOf(head.mean_gap[i]));
-    key_max = max(key_max, BitsOf(head.weight[i]));
-  }
-  atomicMax(&found.query_max, query_max);
-  atomicMax(&found.key_max, key_max);
-  __syncthreads();
-  const float query_largest = __uint_as_float(found.query_max), key_largest = __uint_as_float(found.key_max);
-  if (!HasEventBounds(query_largest, key_largest)) return;
-  unsigned long long query_sum = 0, key_sum = 0, sampled_sum = 0;
-  for (int32_t i = thread; i < problem.tokens; i += kTableThreads) {
-    const uint32_t units = EventUnits(head.mean_gap[i], query_largest);
-    query_sum += units;
-    if (i % kEventSampling == 0) sampled_sum += units;
-    key_sum += EventUnits(head.weight[i], key_largest);
-  }
-  atomicAdd(&found.query_sum, query_sum);
-  atomicAdd(&found.key_sum, key_sum);
-  atomicAdd(&found.sampled_sum, sampled_sum);
-}
-
-// The sums of what the threads before each have; all threads.
-template <typename T>
-__device__ void SumsBefore(T* values) {
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    T sum = 0;
-    for (int t = 0; t < kTableThreads; ++t) {
-      const T value = values[t];
-      values[t] = sum;
-      sum += value;
+// The sum of `value` over the threads before this one; `all`: over the block. Two block barriers.
+__device__ uint32_t SumBefore(uint32_t value, Found& found, uint32_t* all) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const auto through = [lane](uint32_t sum) {
+    for (int step = 1; step < kWarpSize; step *= 2) {
+      const uint32_t before = __shfl_up_sync(kWholeWarp, sum, static_cast<unsigned>(step));
+      if (lane >= step) sum += before;
     }
-  }
+    return sum;
+  };
+  const uint32_t own = through(value);
+  if (lane == kWarpSize - 1) found.of_warp[warp] = own;
   __syncthreads();
+  const uint32_t warps = through(found.of_warp[lane]);
+  *all = __shfl_sync(kWholeWarp, warps, kWarpSize - 1);
+  const uint32_t before = __shfl_sync(kWholeWarp, warps - found.of_warp[lane], warp);
+  __syncthreads();
+  return before + own - value;
 }
+static_assert(kTableWarps == kWarpSize);
 
 __global__ void __launch_bounds__(kTableThreads) FillTables(const __grid_constant__ DeviceCall call) {
   __shared__ Found found;
@@ -70,78 +122,99 @@ __global__ void __launch_bounds__(kTableThreads) FillTables(const __grid_constan
   const DeviceProblem& problem = call.problems[head.problem];
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t n = problem.tokens;
-  if (thread == 0) {
-    found.query_max = found.key_max = found.light_query = found.weight_max = 0;
-    found.query_sum = found.key_sum = found.sampled_sum = found.parts = 0;
-    found.heavy_queries = found.heavy_keys = 0;
-  }
+  const float *queries = head.mean_gap, *keys = head.key_bound;  // bounds
+  if (thread == 0) found = {};
   __syncthreads();
-  const DrawnPairs pairs(call, problem, head.head);
-  Measure(call, problem, pairs, head, found);
+  uint32_t query_max = 0, key_max = 0;
+  for (int32_t i = thread; i < n; i += kTableThreads) {
+    query_max = max(query_max, BitsOf(queries[i]));
+    key_max = max(key_max, BitsOf(keys[i]));
+  }
+  MaxOfBlock(query_max, &found.query_max);
+  MaxOfBlock(key_max, &found.key_max);
   __syncthreads();
   EventMeans means;
   means.query_max = __uint_as_float(found.query_max);
   means.key_max = __uint_as_float(found.key_max);
   if (!HasEventBounds(means.query_max, means.key_max)) return;
+  unsigned long long query_sum = 0, key_sum = 0, sampled_sum = 0;
+  for (int32_t i = thread; i < n; i += kTableThreads) {
+    const uint32_t units = EventUnits(queries[i], means.query_max);
+    query_sum += units;
+    if (i % kEventSampling == 0) sampled_sum += units;
+    key_sum += EventUnits(keys[i], means.key_max);
+  }
+  AddOfBlock(query_sum, &found.query_sum);
+  AddOfBlock(key_sum, &found.key_sum);
+  AddOfBlock(sampled_sum, &found.sampled_sum);
+  __syncthreads();
   means.query = EventMean(found.query_sum, n, means.query_max);
   means.key = EventMean(found.key_sum, n, means.key_max);
   means.sampled_queries = EventMean(found.sampled_sum, (n + kEventSampling - 1) / kEventSampling, means.query_max);
   const HeavyLimits limits = HeavyLimitsOf(problem.law, means);
-  // Each thread has a run of keys.
-  const int32_t run = (n + kTableThreads - 1) / kTableThreads;
-  const int32_t begin = min(n, thread * run), end = min(n, begin + run);
-  unsigned heavy_queries = 0, heavy_keys = 0;
-  uint32_t light_query = 0;
-  for (int32_t i = begin; i < end; ++i) {
-    const float query = head.mean_gap[i];
-    if (query > limits.query) {
+  uint32_t heavy_queries = 0, light_query = 0, light_key = 0;
+  for (int32_t i = thread; i < n; i += kTableThreads) {
+    if (queries[i] > limits.query) {
       ++heavy_queries;
     } else {
-      light_query = max(light_query, BitsOf(query));
+      light_query = max(light_query, BitsOf(queries[i]));
     }
-    heavy_keys += head.weight[i] > limits.key ? 1 : 0;
+    if (!(keys[i] > limits.key)) light_key = max(light_key, BitsOf(keys[i]));
   }
-  atomicAdd(&found.heavy_queries, heavy_queries);
-  atomicAdd(&found.heavy_keys, heavy_keys);
-  atomicMax(&found.light_query, light_query);
-  found.heavy[thread] = heavy_keys;
-  SumsBefore(found.heavy);
-  if (!UsesEvents(problem.way, n, means, int64_t{found.heavy_queries} + found.heavy_keys)) return;
-  const float lightest = __uint_as_float(found.light_query);
-  uint32_t weight_max = 0, heavy = found.heavy[thread];
-  for (int32_t j = begin; j < end; ++j) {
-    const bool is_heavy = head.weight[j] > limits.key;
-    if (is_heavy) head.heavy[heavy++] = j;
-    head.weight[j] = is_heavy ? 0.0f : EventWeight(problem.law, head.weight[j], lightest);
-    weight_max = max(weight_max, BitsOf(head.weight[j]));
+  if (heavy_queries > 0) atomicAdd(&found.heavy_queries, heavy_queries);
+  MaxOfBlock(light_query, &found.light_query);
+  MaxOfBlock(light_key, &found.light_key);
+  // Heavy keys, ascending.
+  uint32_t heavy_keys = 0;
+  for (int32_t first = 0; first < n; first += kTableThreads) {
+    const int32_t j = first + thread;
+    const bool heavy = j < n && keys[j] > limits.key;
+    uint32_t all = 0;
+    const uint32_t place = heavy_keys + SumBefore(heavy ? 1 : 0, found, &all);
+    if (heavy) head.heavy[place] = j;
+    heavy_keys += all;
   }
-  atomicMax(&found.weight_max, weight_max);
   __syncthreads();
-  const double unit = EventPartsUnit(__uint_as_float(found.weight_max));
+  if (!UsesEvents(problem.way, n, means, int64_t{found.heavy_queries} + heavy_keys)) return;
+  const float lightest = __uint_as_float(found.light_query);
+  const auto weight = [&](int32_t j) {
+    return keys[j] > limits.key ? 0.0f : EventWeight(problem.law, keys[j], lightest);
+  };
+  // The weight grows with the bound, in float32 too.
+  const float largest = __uint_as_float(found.light_key);
+  const double unit =
+      EventPartsUnit(heavy_keys < static_cast<uint32_t>(n) ? EventWeight(problem.law, largest, lightest) : 0.0f);
   unsigned long long parts = 0;
-  for (int32_t j = begin; j < end; ++j) parts += EventParts(head.weight[j], unit);
-  atomicAdd(&found.parts, parts);
+  for (int32_t j = thread; j < n; j += kTableThreads) parts += EventParts(weight(j), unit);
+  AddOfBlock(parts, &found.parts);
   __syncthreads();
   const uint64_t part_width = EventPartWidth(found.parts, n);
-  unsigned long long width = 0;
-  for (int32_t j = begin; j < end; ++j) width += EventKeyWidth(EventParts(head.weight[j], unit), part_width);
-  found.places[thread] = width;
-  SumsBefore(found.places);
-  uint64_t place = found.places[thread];
-  for (int32_t j = begin; j < end; ++j) {
-    head.places[j] = static_cast<uint32_t>(place);
-    place += EventKeyWidth(EventParts(head.weight[j], unit), part_width);
+  const int shift = 32 - head.guide_bits;
+  const int64_t runs = int64_t{1} << head.guide_bits;
+  uint32_t base = 0;
+  for (int32_t first = 0; first < n; first += kTableThreads) {
+    const int32_t j = first + thread;
+    const auto width = static_cast<uint32_t>(j < n ? EventKeyWidth(EventParts(weight(j), unit), part_width) : 0);
+    uint32_t all = 0;
+    const uint32_t before = base + SumBefore(width, found, &all);
+    base += all;
+    if (j >= n) continue;
+    head.places[j] = before;
+    const uint64_t begin = before, end = begin + width;
+    for (uint64_t run = (begin + (uint64_t{1} << shift) - 1) >> shift; run << shift < end; ++run) head.guide[run] = j;
   }
-  if (thread == kTableThreads - 1) {
-    head.places[n] = static_cast<uint32_t>(place);
-    head.places[n + 1] = 0xFFFFFFFFu;
+  for (int64_t run = ((int64_t{base} + (int64_t{1} << shift) - 1) >> shift) + thread; run < runs;
+       run += kTableThreads) {
+    head.guide[run] = n;  // no key has it
   }
-  for (int32_t i = begin; i < end; ++i) {
-    const float bound = head.mean_gap[i];
+  for (int32_t i = thread; i < n; i += kTableThreads) {
+    const float bound = queries[i];
     head.mean_gap[i] = bound > limits.query ? 0.0f : EventMeanGap(bound, part_width, unit);
   }
   if (thread == 0) {
-    head.heavy_keys = static_cast<int32_t>(found.heavy_keys);
+    head.places[n] = base;
+    head.places[n + 1] = 0xFFFFFFFFu;
+    head.heavy_keys = static_cast<int32_t>(heavy_keys);
     head.by_events = 1;
   }
 }
@@ -149,6 +222,13 @@ __global__ void __launch_bounds__(kTableThreads) FillTables(const __grid_constan
 }  // namespace
 
 cudaError_t FillEventTables(cudaStream_t stream, const DeviceCall& call) {
+  if (call.num_event_heads == 0) return cudaSuccess;
+  const int64_t blocks = (2 * int64_t{call.most_tokens} + kBoundRows - 1) / kBoundRows;
+  cudaError_t error = Launch(stream, call.num_event_heads, kDirectionThreads, 0, kLoaded<FindDirections>, call);
+  if (error == cudaSuccess) {
+    error = Launch(stream, call.num_event_heads * blocks, kBoundThreads, 0, kLoaded<FindBounds>, call, blocks);
+  }
+  if (error != cudaSuccess) return error;
   return Launch(stream, call.num_event_heads, kTableThreads, 0, kLoaded<FillTables>, call);
 }
 
