@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/cuda/attention/mma.cuh"
+#include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/device/launch.h"
 #include "tests/cuda/emulator_case.h"
 

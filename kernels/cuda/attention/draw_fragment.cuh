@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/attention/call.h"
 #include "kernels/cuda/attention/draw_pair.cuh"
-#include "kernels/cuda/attention/mma.cuh"
+#include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/device/launch.h"
 
 namespace edgewise::cuda {

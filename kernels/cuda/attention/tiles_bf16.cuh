@@ -21,7 +21,7 @@
 
 #include "kernels/cuda/attention/call.h"
 #include "kernels/cuda/attention/cancel.cuh"
-#include "kernels/cuda/attention/mma.cuh"
+#include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/attention/online_softmax.h"
 #include "kernels/cuda/attention/tiles_item.cuh"
 #include "kernels/cuda/attention/tiles_stage.cuh"

@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention/call.h"
-#include "kernels/cuda/attention/mma.cuh"
+#include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/attention/tiles_item.cuh"
 #include "kernels/cuda/device/launch.h"
 

@@ -7,7 +7,9 @@
 //  - a shuffle reads from a lane outside of its mask.
 // CUDA allows some of this (barriers in two branches, lanes that left); the project's kernels do without.
 #include <bit>
+#include <cmath>
 
+#include "tests/cuda/emulator/cuda_fp16.h"
 #include "tests/cuda/emulator/scheduler.h"
 
 namespace emulator {
@@ -111,6 +113,12 @@ unsigned MeetToVote(const char* name, unsigned mask, bool vote, Where where) {
 
 namespace {
 
+// What a lane gave the address of.
+template <typename Operands>
+Operands GivenBy(const Warp& warp, int lane) {
+  return *reinterpret_cast<const Operands*>(warp.value[lane]);  // NOLINT(performance-no-int-to-ptr)
+}
+
 struct MmaOperands {
   float* d;
   const uint32_t* a;
@@ -123,24 +131,37 @@ struct Tf32Operands {
   const float* b;
 };
 
-float Half(uint32_t pair, int high) { return __uint_as_float(high ? pair & 0xFFFF0000u : pair << 16); }
+// Element `high` of a pair.
+float Bf16Of(uint32_t pair, int high) { return __uint_as_float(high ? pair & 0xFFFF0000u : pair << 16); }
+float HalfOf(uint32_t pair, int high) { return __half2float({static_cast<uint16_t>(high ? pair >> 16 : pair)}); }
 
+void AddInTurn(float& d, const float a[16], const float (&b)[16][8], int column) {
+  for (int k = 0; k < 16; ++k) d += a[k] * b[k][column];
+}
+
+void AddTowardsZero(float& d, const float a[16], const float (&b)[16][8], int column) {
+  double sum = d;  // 22 bits of a product: what double rounds is far below float32
+  for (int k = 0; k < 16; ++k) sum += static_cast<double>(a[k]) * b[k][column];
+  d = static_cast<float>(sum);
+  if (!std::isinf(d) && std::abs(d) > std::abs(sum)) d = std::nextafter(d, 0.0f);
+}
+
+template <auto kOf, auto kAdd>
 void MultiplyFragments(Warp& warp) {
   float a[16][16], b[16][8];
-  const auto operands = [&](int lane) { return *reinterpret_cast<const MmaOperands*>(warp.value[lane]); };
+  const auto operands = [&](int lane) { return GivenBy<MmaOperands>(warp, lane); };
   for (int lane = 0; lane < kLanes; ++lane) {
     const MmaOperands o = operands(lane);
     const int g = lane / 4, t = lane % 4;
     for (int half = 0; half < 2; ++half) {
-      for (int i = 0; i < 4; ++i) a[g + i % 2 * 8][2 * t + i / 2 * 8 + half] = Half(o.a[i], half);
-      for (int i = 0; i < 2; ++i) b[2 * t + i * 8 + half][g] = Half(o.b[i], half);
+      for (int i = 0; i < 4; ++i) a[g + i % 2 * 8][2 * t + i / 2 * 8 + half] = kOf(o.a[i], half);
+      for (int i = 0; i < 2; ++i) b[2 * t + i * 8 + half][g] = kOf(o.b[i], half);
     }
   }
   for (int lane = 0; lane < kLanes; ++lane) {
     const MmaOperands o = operands(lane);
     for (int i = 0; i < 4; ++i) {
-      const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-      for (int k = 0; k < 16; ++k) o.d[i] += a[row][k] * b[k][column];
+      kAdd(o.d[i], a[lane / 4 + i / 2 * 8], b, lane % 4 * 2 + i % 2);
     }
   }
 }
@@ -152,7 +173,7 @@ float CheckTf32(float x) {
 
 void MultiplyTf32(Warp& warp) {
   float a[16][8], b[8][8];
-  const auto operands = [&](int lane) { return *reinterpret_cast<const Tf32Operands*>(warp.value[lane]); };
+  const auto operands = [&](int lane) { return GivenBy<Tf32Operands>(warp, lane); };
   for (int lane = 0; lane < kLanes; ++lane) {
     const Tf32Operands o = operands(lane);
     const int g = lane / 4, t = lane % 4;
@@ -179,7 +200,13 @@ void MmaTf32(float d[4], const float a[4], const float b[2], Where where) {
 void MmaBf16(float d[4], const uint32_t a[4], const uint32_t b[2], Where where) {
   const MmaOperands operands = {d, a, b};
   RunningWarp().value[Lane()] = reinterpret_cast<uint64_t>(&operands);
-  MeetWarp({"MmaBf16", kLanes, 0xFFFFFFFFu, where}, MultiplyFragments);
+  MeetWarp({"MmaBf16", kLanes, 0xFFFFFFFFu, where}, MultiplyFragments<Bf16Of, AddInTurn>);
+}
+
+void MmaHalf(float d[4], const uint32_t a[4], const uint32_t b[2], Where where) {
+  const MmaOperands operands = {d, a, b};
+  RunningWarp().value[Lane()] = reinterpret_cast<uint64_t>(&operands);
+  MeetWarp({"MmaHalf", kLanes, 0xFFFFFFFFu, where}, MultiplyFragments<HalfOf, AddTowardsZero>);
 }
 
 void LoadMatrices(bool transposed, const void* row, uint32_t to[4], Where where) {
@@ -190,7 +217,7 @@ void LoadMatrices(bool transposed, const void* row, uint32_t to[4], Where where)
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) Fail("LoadMatrices from %p, which is not 16-byte aligned", row);
   RunningWarp().value[Lane()] = reinterpret_cast<uint64_t>(&operands);
   MeetWarp({transposed ? "LoadMatrices, transposed" : "LoadMatrices", kLanes, 0xFFFFFFFFu, where}, [&](Warp& warp) {
-    const auto of = [&](int lane) { return *reinterpret_cast<const Operands*>(warp.value[lane]); };
+    const auto of = [&](int lane) { return GivenBy<Operands>(warp, lane); };
     for (int lane = 0; lane < kLanes; ++lane) {
       const int g = lane / 4, t = lane % 4;
       for (int m = 0; m < 4; ++m) {

@@ -92,10 +92,13 @@ Votes MeetBlock(const char* name, bool vote, Where where);
 uint64_t Meet(const char* name, unsigned mask, int width, uint64_t value, int source, Where where);
 // Bits of the lanes in `mask` whose vote is true.
 unsigned MeetToVote(const char* name, unsigned mask, bool vote, Where where);
-// D [16, 8] += A [16, 16] B [16, 8] in the fragments of kernels/cuda/attention/mma.cuh. Products are exact; each
+// D [16, 8] += A [16, 16] B [16, 8] in the fragments of kernels/cuda/device/mma.cuh. Products are exact; each
 // element adds its 16 to d in ascending order, rounding to float32 after each. (A tensor core adds them in an order of
 // its own.)
 void MmaBf16(float d[4], const uint32_t a[4], const uint32_t b[2], Where where = Where::current());
+// The same of halves, but each element is d and the 16 products added up exactly, then rounded towards zero, as far as
+// is known of tensor cores.
+void MmaHalf(float d[4], const uint32_t a[4], const uint32_t b[2], Where where = Where::current());
 // The process fails where an operand is no tf32.
 void MmaTf32(float d[4], const float a[4], const float b[2], Where where = Where::current());
 

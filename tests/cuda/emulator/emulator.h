@@ -1,9 +1,9 @@
 // Runs the CUDA kernels of this project on the CPU, so that machines without a GPU can test them.
 //
-// The sources are compiled as C++ with this folder's cuda_runtime.h and cuda_bf16.h. A launch runs at once, in the
-// thread that makes it and one launch at a time; its blocks run one after another, and a block's threads are fibers
-// that give way at barriers and warp collectives only. Calls of other threads run between two blocks; launches, and
-// calls that wait for the device, run after the grid.
+// The sources are compiled as C++ with this folder's cuda_runtime.h, cuda_bf16.h and cuda_fp16.h. A launch runs at
+// once, in the thread that makes it and one launch at a time; its blocks run one after another, and a block's threads
+// are fibers that give way at barriers and warp collectives only. Calls of other threads run between two blocks;
+// launches, and calls that wait for the device, run after the grid.
 //
 // The emulator shows wrong indices, wrong results, barriers and collectives that not all threads reach, reads of shared
 // memory that nothing wrote, leaks, and accesses outside allocations (under AddressSanitizer). It shows missing

@@ -1,6 +1,6 @@
 // Tensor-core products of one warp.
-#ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_MMA_CUH_
-#define EDGEWISE_KERNELS_CUDA_ATTENTION_MMA_CUH_
+#ifndef EDGEWISE_KERNELS_CUDA_DEVICE_MMA_CUH_
+#define EDGEWISE_KERNELS_CUDA_DEVICE_MMA_CUH_
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -22,6 +22,17 @@ __device__ inline void MmaBf16(float d[4], const uint32_t a[4], const uint32_t b
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+// As MmaBf16, of halves.
+__device__ inline void MmaHalf(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+#if defined(EDGEWISE_CUDA_EMULATED)
+  emulator::MmaHalf(d, a, b);
+#else
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #endif
 }
 
@@ -51,14 +62,7 @@ __device__ inline float ToTf32(float x) { return __uint_as_float(__float_as_uint
 template <bool kTransposed>
 __device__ inline void LoadMatrices(const __nv_bfloat16* row, uint32_t to[4]) {
 #if defined(EDGEWISE_CUDA_EMULATED)
-  const int lane = emulator::Lane(), g = lane / 4, t = lane % 4;
-  for (int i = 0; i < 8; ++i) {
-    const int matrix = i / 2, half = i % 2, pair = 2 * t + half;
-    const uint64_t from =
-        __shfl_sync(0xFFFFFFFFu, reinterpret_cast<uint64_t>(row), 8 * matrix + (kTransposed ? pair : g));
-    const uint32_t element = reinterpret_cast<const uint16_t*>(from)[kTransposed ? g : pair];
-    to[matrix] = half == 0 ? element : to[matrix] | element << 16;
-  }
+  emulator::LoadMatrices(kTransposed, row, to);
 #else
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   if constexpr (kTransposed) {
@@ -99,4 +103,4 @@ __device__ inline uint32_t PackBf16(float low, float high) {
 
 }  // namespace edgewise::cuda
 
-#endif  // EDGEWISE_KERNELS_CUDA_ATTENTION_MMA_CUH_
+#endif  // EDGEWISE_KERNELS_CUDA_DEVICE_MMA_CUH_
