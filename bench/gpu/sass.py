@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
 """Counts the instructions of CUDA kernels, without a GPU.
 
-    bench/gpu/sass.py --tools DIR [--source DIR] [--arch sm_90] [--kernel TEXT]
+    bench/gpu/sass.py --tools DIR [--source DIR] [--arch sm_90] [--kernel TEXT] [--memberships]
 
-Compiles the tile kernels as the build does and reads the machine code. DIR holds cuobjdump, which CUDA's compiler
-packages lack; the PyPI package triton has it in triton/backends/nvidia/bin. --source is another working tree, to count
-that one.
+Compiles the tile kernels, or those of the memberships, as the build does and reads the machine code. DIR holds
+cuobjdump, which CUDA's compiler packages lack; the PyPI package triton has it in triton/backends/nvidia/bin. --source
+is another working tree, to count that one.
 
 For each kernel whose name holds TEXT: registers and stack of a thread, instructions in all, and those of one tile of
 keys. A tile's are the fewest instructions round the loop over tiles that pass all of its products, copies and
 exponentials (HMMA, LDGSTS, MUFU.EX2): the way of a full tile without biases. Loops inside are passed once, so kernels
 whose numbers of columns are not known before (fp32; 0 steps) show less than they run.
+
+Of the memberships (named by most steps of 16 columns of a head, and tiles of 8 columns of x and y): those of a tile of
+16 rows beside its steps of 16 clusters, and those of a step, all of whose tiles are multiplied. From 8 steps on a loop
+over a head's columns counts once.
 """
 
 import argparse
@@ -21,8 +25,10 @@ import subprocess
 import tempfile
 
 WORK = ("HMMA", "LDGSTS", "MUFU.EX2")
+MEMBERSHIP_WORK = ("HMMA", "MUFU.EX2", "FFMA", "LDG.E.128", "STG.E.128")
 FLAGS = ["-std=c++20", "-O3", "-fmad=false", "-cubin"]
 TILES = "kernels/cuda/attention/tiles.cu"
+MEMBERSHIPS = "kernels/cuda/ops/memberships_split.cu"
 CLASSES = ("HMMA", "FFMA", "FMUL", "FADD", "MUFU", "LDSM", "LDGSTS", "LDS", "IMAD", "ISETP", "FSETP", "IADD3", "LEA")
 
 
@@ -47,19 +53,29 @@ def target(text):
     return int(match[1], 16) if match else None
 
 
-def is_work(name):
-    return name.startswith(WORK)
+def loops_of(code):
+    """An index of the code by address, and the first and last instruction of each loop."""
+    index = {address: i for i, (address, _) in enumerate(code)}
+    return index, {(index[target(text)], i) for i, (_, text) in enumerate(code) if index.get(target(text), i) < i}
 
 
 def tile_way(code):
     """The operations of the shortest way round the loop with the most work."""
-    index = {address: i for i, (address, _) in enumerate(code)}
-    loops = {(index[target(text)], i) for i, (_, text) in enumerate(code) if index.get(target(text), i) < i}
+    index, loops = loops_of(code)
     ways = [shortest(code, index, *loop) for loop in loops]
-    return max(ways, key=lambda way: (sum(map(is_work, way)), -len(way)))
+    return max(ways, key=lambda way: (sum(name.startswith(WORK) for name in way), -len(way)))
 
 
-def shortest(code, index, first, last):
+def membership_ways(code):
+    """The operations of a tile, one step of 16 clusters included, and of that step."""
+    index, loops = loops_of(code)
+    end = next(i for i, (_, text) in enumerate(code) if text == "EXIT")  # behind it: ways that are rarely taken
+    ways = [shortest(code, index, first, last, MEMBERSHIP_WORK) for first, last in loops if last < end]
+    ways = [way for way in ways if "MUFU.EX2" in way]
+    return max(ways, key=len), min(ways, key=len)
+
+
+def shortest(code, index, first, last, of_work=WORK):
     """The operations of the shortest way from `first` to `last` with the most work, by jumps forward; none: empty."""
     best = {first: (0, 0, None)}  # (work, -instructions, from)
     for i in range(first, last):
@@ -67,7 +83,7 @@ def shortest(code, index, first, last):
             continue
         text = code[i][1]
         work, fewer, _ = best[i]
-        here = (work + is_work(operation(text)), fewer - 1)
+        here = (work + operation(text).startswith(of_work), fewer - 1)
         conditional, name = text.startswith("@"), operation(text)
         after = []
         if name.startswith("BRA"):
@@ -88,29 +104,39 @@ def shortest(code, index, first, last):
     return way
 
 
+def kinds_of(way):
+    counts = collections.Counter(word.split(".")[0] for word in way)
+    return ", ".join(f"{kind} {counts[kind]}" for kind in CLASSES if counts[kind])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tools", type=pathlib.Path, required=True)
     parser.add_argument("--source", type=pathlib.Path, default=pathlib.Path(__file__).parents[2])
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--kernel", default="")
+    parser.add_argument("--memberships", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        cubin = f"{folder}/tiles.cubin"
-        subprocess.run(["nvcc", *FLAGS, f"-arch={options.arch}", f"-I{options.source}", options.source / TILES, "-o",
-                        cubin], check=True)
+        cubin = f"{folder}/kernels.cubin"
+        source = options.source / (MEMBERSHIPS if options.memberships else TILES)
+        subprocess.run(["nvcc", *FLAGS, f"-arch={options.arch}", f"-I{options.source}", source, "-o", cubin], check=True)
         dump = [options.tools / "cuobjdump"]
         sass = subprocess.run([*dump, "-sass", cubin], check=True, capture_output=True, text=True).stdout
         usage = subprocess.run([*dump, "-res-usage", cubin], check=True, capture_output=True, text=True)
     resources = dict(re.findall(r"Function (\S+):\n\s+(REG:\d+ STACK:\d+)", usage.stdout + usage.stderr))
     for name, code in sorted(functions(sass).items()):
         short = re.sub(r"ELi", ",", re.sub(r"^.*AttendTiles(\w+?)INS0_\d+(\w+?)Items(.*?)EEEv.*$", r"\1 \2\3", name))
+        short = re.sub(r"^.*MembershipKernelILi(\d+),(\d+)EEEv.*$", r"Memberships \1,\2", short)
         if options.kernel not in short:
             continue
-        way = tile_way(code)
-        counts = collections.Counter(word.split(".")[0] for word in way)
-        print(f"{short}: {resources.get(name, '')}, {len(code)} instructions, {len(way)} a tile:",
-              ", ".join(f"{kind} {counts[kind]}" for kind in CLASSES if counts[kind]))
+        code_size = f"{short}: {resources.get(name, '')}, {len(code)} instructions"
+        if options.memberships:
+            way, step = membership_ways(code)
+            print(f"{code_size}, {len(way) - len(step)} a tile and {len(step)} a step:", kinds_of(step), "of the step")
+        else:
+            way = tile_way(code)
+            print(f"{code_size}, {len(way)} a tile:", kinds_of(way))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ set(EDGEWISE_CUDA_SOURCES
   attention/tiles.cu
   ops/gemv.cu
   ops/memberships.cu
+  ops/memberships_split.cu
   ops/rows.cu)
 set(EDGEWISE_CUDA_HOST_SOURCES
   attention/attention.cc
@@ -20,6 +21,7 @@ set(EDGEWISE_CUDA_HOST_SOURCES
   device/kernel_list.cc
   device/launch.cc
   ops/linear.cc
+  ops/membership_halves.cc
   ops/memberships.cc
   device/runtime.cc
   device/staging.cc)

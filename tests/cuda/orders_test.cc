@@ -85,22 +85,24 @@ TEST_P(OrdersTest, ChangeNoByteOfRows) {
 }
 
 TEST_P(OrdersTest, ChangeNoByteOfMemberships) {
-  const int heads = 2, d = 24, k = 70;  // clusters: more than one tile, not a multiple of it
-  const auto w0 = Random(d * d, 1, 0.4f), b0 = Random(d, 2), w1 = Random(d * d, 3, 0.4f), b1 = Random(d, 4);
-  const auto clusters = Random(heads * k * d, 5, 0.5f);
-  ExpectSame([&](Backend& backend) {
-    Values values;
-    const auto weights = *backend.PrepareMemberships({heads, d, k, w0, b0, w1, b1, clusters, {}});
-    const int64_t rows = 37, size = heads * rows;  // a second block of rows
-    const DeviceMatrix q(backend, Random(size * d, 6), rows, heads * d),
-        key(backend, Random(size * d, 7), rows, heads * d);
-    const Buffer x = *backend.Allocate(size * weights->rank()), y = *backend.Allocate(size * weights->rank());
-    const Buffer a = *backend.Allocate(size), c = *backend.Allocate(size);
-    const Memberships out = {x.data(), y.data(), a.data(), c.data(), rows, weights->rank()};
-    EXPECT_TRUE(backend.ComputeMemberships(*weights, q.view(), key.view(), out).ok());
-    for (const Buffer* of : {&x, &y, &a, &c}) Add(values, testing::Fetch(backend, *of));
-    return values;
-  });
+  const int heads = 2, k = 70;     // clusters: more than one tile, not a multiple of it
+  for (const int d : {24, 232}) {  // split halves; float32
+    const auto w0 = Random(d * d, 1, 0.4f), b0 = Random(d, 2), w1 = Random(d * d, 3, 0.4f), b1 = Random(d, 4);
+    const auto clusters = Random(heads * k * d, 5, 0.5f);
+    ExpectSame([&](Backend& backend) {
+      Values values;
+      const auto weights = *backend.PrepareMemberships({heads, d, k, w0, b0, w1, b1, clusters, {}});
+      const int64_t rows = 37, size = heads * rows;  // a second block of rows
+      const DeviceMatrix q(backend, Random(size * d, 6), rows, heads * d),
+          key(backend, Random(size * d, 7), rows, heads * d);
+      const Buffer x = *backend.Allocate(size * weights->rank()), y = *backend.Allocate(size * weights->rank());
+      const Buffer a = *backend.Allocate(size), c = *backend.Allocate(size);
+      const Memberships out = {x.data(), y.data(), a.data(), c.data(), rows, weights->rank()};
+      EXPECT_TRUE(backend.ComputeMemberships(*weights, q.view(), key.view(), out).ok());
+      for (const Buffer* of : {&x, &y, &a, &c}) Add(values, testing::Fetch(backend, *of));
+      return values;
+    });
+  }
 }
 
 TEST_P(OrdersTest, ChangeNoByteOfAttentionItsReportsAndCaps) {

@@ -1,4 +1,4 @@
-// Memberships of queries and keys: one kernel from rows of q and k to rows of x and y.
+// Memberships of queries and keys: kernels from rows of q and k to rows of x and y.
 #ifndef EDGEWISE_KERNELS_CUDA_OPS_MEMBERSHIP_KERNEL_H_
 #define EDGEWISE_KERNELS_CUDA_OPS_MEMBERSHIP_KERNEL_H_
 
@@ -7,6 +7,23 @@
 #include <cstdint>
 
 namespace edgewise::cuda {
+
+// What any of the kernels reads and writes.
+struct MembershipRows {
+  const float* q;  // [rows, heads * head_dim]
+  const float* k;
+  int64_t q_stride, k_stride, rows;
+  int32_t num_heads, head_dim, num_clusters;
+  int32_t rank;        // multiple of 16
+  float* x;            // [heads, out_rows, rank], 16-byte aligned, as y
+  float* y;            // [heads, out_rows, rank]
+  float* query_bound;  // [heads, out_rows]
+  float* key_bound;    // [heads, out_rows]
+  int64_t out_rows;
+  double margin;  // on bounds
+};
+
+// ---- Weights as float32 (memberships.cu): any shape with head_dim <= 256, num_clusters <= 1024. ----
 
 // Weights lie transposed, [in, out]: `in` is zero-padded to multiples of kMembershipIn, `out` of kMembershipOut, biases
 // like `out`.
@@ -22,25 +39,45 @@ struct MembershipHead {
   const float* column_sums;   // [rank], padded like `out`; null: bounds are norms
 };
 
-struct MembershipCall {
-  const float* q;  // [rows, heads * head_dim]
-  const float* k;
-  int64_t q_stride, k_stride, rows;
+struct MembershipCall : MembershipRows {
   const float* hidden;       // [d, d]
   const float* hidden_bias;  // [d]
   const MembershipHead* heads;
-  int32_t num_heads, head_dim, num_clusters;
-  int32_t rank;        // multiple of 4
-  float* x;            // [heads, out_rows, rank], 16-byte aligned, as y
-  float* y;            // [heads, out_rows, rank]
-  float* query_bound;  // [heads, out_rows]
-  float* key_bound;    // [heads, out_rows]
-  int64_t out_rows;
-  double margin;  // on bounds
 };
 
-// head_dim <= 256, num_clusters <= 1024.
 cudaError_t ComputeMembershipRows(cudaStream_t stream, const MembershipCall& call);
+
+// ---- Weights as split halves (memberships_split.cu), where they fit into shared memory: membership_halves.h. ----
+
+enum class MembershipBound : int32_t { kNorm, kLargest, kSum };  // |x|; the largest x_v / w_v; the sum of y_v w_v
+
+// One side (queries or keys) of one head.
+struct SplitHead {
+  const uint4* weights;      // in device memory; membership_halves.cc says what lies where
+  int32_t size;              // of weights, in uint4
+  int32_t cluster_exponent;  // the clusters are multiplied by 2 to the power of this
+  float factor_scale;        // and sums of the last product by this, at the end
+  MembershipBound bound;
+};
+
+// A step is 16 columns of a product's input, a tile 8 columns of its output. Fragments are those of MmaHalf.
+struct SplitLayout {
+  int32_t most_steps;      // of the kernel: its registers hold a row of so many
+  int32_t rank_tiles;      // of the kernel: columns of x and y are computed so many at a time
+  int32_t steps;           // of head_dim; even
+  int32_t cluster_steps;   // of the clusters
+  int32_t floats, factor;  // where biases and fragments of the factor begin, in uint4
+};
+
+struct SplitMembershipCall : MembershipRows {
+  SplitLayout layout;
+  const SplitHead* heads;   // [heads, 2]: queries, then keys
+  int32_t hidden_exponent;  // the hidden weights are multiplied by 2 to the power of this
+  int32_t most_weights;     // of a side, in uint4
+  int32_t multiprocessors;  // of the device
+};
+
+cudaError_t ComputeSplitMembershipRows(cudaStream_t stream, const SplitMembershipCall& call);
 
 }  // namespace edgewise::cuda
 

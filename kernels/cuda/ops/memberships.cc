@@ -1,10 +1,12 @@
 #include "kernels/cuda/ops/memberships.h"
 
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "kernels/cuda/device/device_array.h"
+#include "kernels/cuda/ops/membership_halves.h"
 #include "kernels/cuda/ops/membership_kernel.h"
 #include "kernels/membership_fold.h"
 
@@ -13,11 +15,29 @@ namespace {
 
 struct CudaMembershipWeights : public MembershipWeights {
   int32_t rank() const override { return rank_; }
+  // Where the weights lie; what the call reads and writes is missing.
+  void Describe(SplitMembershipCall& call) const {
+    call.layout = layout;
+    call.heads = heads.as<SplitHead>();
+    call.hidden_exponent = hidden_exponent;
+    call.most_weights = most_weights;
+    call.multiprocessors = multiprocessors;
+  }
+  void Describe(MembershipCall& call) const {
+    call.hidden = data.as<float>();
+    call.hidden_bias = data.as<float>() + hidden_bias;
+    call.heads = heads.as<MembershipHead>();
+  }
 
   int32_t num_heads = 0, head_dim = 0, num_clusters = 0, rank_ = 0;
-  DeviceArray data;           // all weights, one behind the other
-  size_t hidden_bias = 0;     // floats from the start of data; `hidden` is there
-  DeviceArray head_pointers;  // MembershipHead [heads]
+  bool split = false;  // else float32
+  DeviceArray data;    // all weights, one behind the other
+  DeviceArray heads;   // SplitHead [heads, 2] or MembershipHead [heads]
+  // Only float32: floats from the start of data; `hidden` is there.
+  size_t hidden_bias = 0;
+  // Only split.
+  SplitLayout layout = {};
+  int32_t hidden_exponent = 0, most_weights = 0, multiprocessors = 0;
 };
 
 size_t Padded(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -51,21 +71,44 @@ struct HeadPlaces {
   bool semidefinite;
 };
 
-}  // namespace
+absl::Status PlaceSplit(const std::shared_ptr<Device>& device, const MembershipHalves& halves,
+                        CudaMembershipWeights& weights) {
+  weights.split = true;
+  weights.layout = halves.layout;
+  weights.hidden_exponent = halves.hidden_exponent;
+  weights.most_weights = halves.most_weights;
+  const cudaError_t error =
+      cudaDeviceGetAttribute(&weights.multiprocessors, cudaDevAttrMultiProcessorCount, device->ordinal());
+  if (error != cudaSuccess) return CudaStatus(error, "device attributes");
+  std::vector<uint4> data;
+  for (const HalvesOfHead& head : halves.heads) {
+    data.insert(data.end(), head.query.begin(), head.query.end());
+    data.insert(data.end(), head.key.begin(), head.key.end());
+  }
+  absl::StatusOr<DeviceArray> placed = DeviceArray::Copy(*device, std::span<const uint4>(data));
+  if (!placed.ok()) return placed.status();
+  weights.data = *std::move(placed);
+  std::vector<SplitHead> heads;
+  const uint4* next = weights.data.as<uint4>();
+  for (const HalvesOfHead& head : halves.heads) {
+    heads.push_back(head.query_side);
+    heads.back().weights = next;
+    heads.push_back(head.key_side);
+    heads.back().weights = head.key.empty() ? next : next + head.query.size();
+    next += head.query.size() + head.key.size();
+  }
+  absl::StatusOr<DeviceArray> pointers = DeviceArray::Copy(*device, std::span<const SplitHead>(heads));
+  if (!pointers.ok()) return pointers.status();
+  weights.heads = *std::move(pointers);
+  return absl::OkStatus();
+}
 
-absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(const std::shared_ptr<Device>& device,
-                                                                      const MembershipParameters& parameters) {
+absl::Status PlaceFloats(const std::shared_ptr<Device>& device, const MembershipParameters& parameters,
+                         const FoldedMemberships& folded, CudaMembershipWeights& weights) {
   const auto d = static_cast<size_t>(parameters.head_dim), k = static_cast<size_t>(parameters.num_clusters);
-  const FoldedMemberships folded = FoldMemberships(parameters);
-  auto weights = std::make_unique<CudaMembershipWeights>();
-  weights->num_heads = parameters.num_heads;
-  weights->head_dim = parameters.head_dim;
-  weights->num_clusters = parameters.num_clusters;
-  weights->rank_ = folded.rank;
-
   Packer packer;
   packer.AddMatrix(parameters.weight0.data(), d, d, 1, d);
-  weights->hidden_bias = packer.AddVector(parameters.bias0);
+  weights.hidden_bias = packer.AddVector(parameters.bias0);
   std::vector<HeadPlaces> places;
   for (const FoldedHead& head : folded.heads) {
     HeadPlaces place = {};
@@ -92,9 +135,9 @@ absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(const std:
   }
   absl::StatusOr<DeviceArray> data = DeviceArray::Copy(*device, packer.floats());
   if (!data.ok()) return data.status();
-  weights->data = *std::move(data);
+  weights.data = *std::move(data);
 
-  const float* base = weights->data.as<float>();
+  const float* base = weights.data.as<float>();
   std::vector<MembershipHead> heads;
   for (const HeadPlaces& place : places) {
     heads.push_back({base + place.clusters, base + place.bias, base + place.query, base + place.key,
@@ -102,33 +145,51 @@ absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(const std:
   }
   absl::StatusOr<DeviceArray> pointers = DeviceArray::Copy(*device, std::span<const MembershipHead>(heads));
   if (!pointers.ok()) return pointers.status();
-  weights->head_pointers = *std::move(pointers);
+  weights.heads = *std::move(pointers);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(const std::shared_ptr<Device>& device,
+                                                                      const MembershipParameters& parameters) {
+  const FoldedMemberships folded = FoldMemberships(parameters);
+  auto weights = std::make_unique<CudaMembershipWeights>();
+  weights->num_heads = parameters.num_heads;
+  weights->head_dim = parameters.head_dim;
+  weights->num_clusters = parameters.num_clusters;
+  weights->rank_ = folded.rank;
+  const std::optional<MembershipHalves> halves = SplitIntoHalves(parameters, folded, device->shared_memory());
+  const absl::Status status =
+      halves.has_value() ? PlaceSplit(device, *halves, *weights) : PlaceFloats(device, parameters, folded, *weights);
+  if (!status.ok()) return status;
   return weights;
 }
 
 absl::Status ComputeMemberships(const Device& device, const MembershipWeights& weights, ConstMatrix q, ConstMatrix k,
                                 const Memberships& out) {
   const auto& w = static_cast<const CudaMembershipWeights&>(weights);
-  MembershipCall call = {};
-  call.q = q.data;
-  call.k = k.data;
-  call.q_stride = q.stride;
-  call.k_stride = k.stride;
-  call.rows = q.rows;
-  call.hidden = w.data.as<float>();
-  call.hidden_bias = w.data.as<float>() + w.hidden_bias;
-  call.heads = w.head_pointers.as<MembershipHead>();
-  call.num_heads = w.num_heads;
-  call.head_dim = w.head_dim;
-  call.num_clusters = w.num_clusters;
-  call.rank = w.rank_;
-  call.x = const_cast<float*>(out.x);
-  call.y = const_cast<float*>(out.y);
-  call.query_bound = const_cast<float*>(out.query_bound);
-  call.key_bound = const_cast<float*>(out.key_bound);
-  call.out_rows = out.rows;
-  call.margin = BoundMargin(w.rank_);
-  return CudaStatus(ComputeMembershipRows(device.stream(), call), "memberships");
+  const auto compute = [&](auto call, auto kernel) {
+    w.Describe(call);
+    call.q = q.data;
+    call.k = k.data;
+    call.q_stride = q.stride;
+    call.k_stride = k.stride;
+    call.rows = q.rows;
+    call.num_heads = w.num_heads;
+    call.head_dim = w.head_dim;
+    call.num_clusters = w.num_clusters;
+    call.rank = w.rank_;
+    call.x = const_cast<float*>(out.x);
+    call.y = const_cast<float*>(out.y);
+    call.query_bound = const_cast<float*>(out.query_bound);
+    call.key_bound = const_cast<float*>(out.key_bound);
+    call.out_rows = out.rows;
+    call.margin = BoundMargin(w.rank_);
+    return CudaStatus(kernel(device.stream(), call), "memberships");
+  };
+  return w.split ? compute(SplitMembershipCall{}, ComputeSplitMembershipRows)
+                 : compute(MembershipCall{}, ComputeMembershipRows);
 }
 
 }  // namespace edgewise::cuda

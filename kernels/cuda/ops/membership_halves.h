@@ -1,0 +1,35 @@
+// Weights of memberships as pairs of halves, in the order in which memberships_split.cu multiplies by them.
+#ifndef EDGEWISE_KERNELS_CUDA_OPS_MEMBERSHIP_HALVES_H_
+#define EDGEWISE_KERNELS_CUDA_OPS_MEMBERSHIP_HALVES_H_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/ops/membership_kernel.h"
+#include "kernels/membership_fold.h"
+
+namespace edgewise::cuda {
+
+struct HalvesOfHead {
+  std::vector<uint4> query, key;  // key empty: as query
+  SplitHead query_side = {}, key_side = {};
+};
+
+struct MembershipHalves {
+  SplitLayout layout = {};
+  int32_t hidden_exponent = 0;
+  int32_t most_weights = 0;  // of a side, in uint4
+  std::vector<HalvesOfHead> heads;
+};
+
+// None: heads of more than 224 columns, more than 512 of rank, or a side whose weights take more than `shared_bytes`.
+std::optional<MembershipHalves> SplitIntoHalves(const MembershipParameters& parameters, const FoldedMemberships& folded,
+                                                int64_t shared_bytes);
+
+}  // namespace edgewise::cuda
+
+#endif  // EDGEWISE_KERNELS_CUDA_OPS_MEMBERSHIP_HALVES_H_
