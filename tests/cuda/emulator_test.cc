@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/device/mma.cuh"
 #include "tests/cuda/emulator_case.h"
 
 namespace edgewise::cuda {

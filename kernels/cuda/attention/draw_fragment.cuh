@@ -8,8 +8,8 @@
 
 #include "kernels/cuda/attention/call.h"
 #include "kernels/cuda/attention/draw_pair.cuh"
-#include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/device/mma.cuh"
 
 namespace edgewise::cuda {
 

@@ -3,8 +3,8 @@
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_MMA_CUH_
 
 #include "kernels/cuda/attention/cancel.cuh"
-#include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/attention/rows.cuh"
+#include "kernels/cuda/device/mma.cuh"
 
 namespace edgewise::cuda {
 

@@ -21,11 +21,11 @@
 
 #include "kernels/cuda/attention/call.h"
 #include "kernels/cuda/attention/cancel.cuh"
-#include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/attention/online_softmax.h"
 #include "kernels/cuda/attention/tiles_item.cuh"
 #include "kernels/cuda/attention/tiles_stage.cuh"
 #include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/device/mma.cuh"
 
 namespace edgewise::cuda::tiles_bf16 {
 

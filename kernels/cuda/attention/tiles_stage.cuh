@@ -10,9 +10,9 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention/call.h"
-#include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/attention/tiles_item.cuh"
 #include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/device/mma.cuh"
 
 namespace edgewise::cuda {
 
