@@ -1,7 +1,8 @@
-// draws_bench [--isa NAME] [--repeats R] [--n N]
+// draws_bench [--isa NAME] [--repeats R] [--n N] [--alone]
 //
 // Attention over drawn edges, drawn by events against pair by pair (docs/random-numbers.md): milliseconds of one
 // thread, the least of runs in turns, and which way the rule chooses. The rule's constants were fitted to this table.
+// With --alone, events are drawn and counted, and nothing attends.
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
@@ -23,6 +24,7 @@ constexpr int kHeadDim = 64;
 
 struct Options : RunOptions {
   int only_n = 0;  // 0: all
+  bool alone = false;
 };
 
 // Milliseconds of CPU time of one call.
@@ -57,6 +59,37 @@ void RunCase(Backend& backend, const Operands& operands, const Memberships& memb
   std::fflush(stdout);
 }
 
+// Milliseconds of a draw of which no query's output is read.
+void DrawAlone(Backend& backend, const Operands& operands, const Memberships& memberships, const char* name,
+               double density, const Options& options) {
+  DrawnRows drawn;
+  drawn.key.seed = 2026;
+  drawn.way = DrawWay::kEvents;
+  AttendCall call(backend, operands, memberships, drawn);
+  call.problem.read_queries = 0;
+  call.Run();
+  double least = 1e30;
+  for (int repeat = 0; repeat < options.repeats; ++repeat) least = std::min(least, Milliseconds(call));
+  const auto edges = static_cast<double>(call.edges());
+  std::printf("%6ld %4d %-9s %8.4f %9.0f %9.3f %8.2f\n", static_cast<long>(operands.inputs.q.rows), memberships.rank,
+              name, density, edges, least, 1e6 * least / edges);
+  std::fflush(stdout);
+}
+
+void DrawLength(Backend& backend, int64_t n, const Options& options) {
+  const Operands operands(n, 1, kHeadDim);
+  MembershipCall network(backend, operands);
+  network.Run();
+  for (const double density : {0.0025, 0.01, 0.025}) {
+    for (const int rank : {selfcheck::kRank, network.memberships().rank}) {
+      const SyntheticMemberships synthetic(n, 1, density, rank);
+      DrawAlone(backend, operands, synthetic.memberships, "cosine .9", density, options);
+    }
+    const ScaledMemberships scaled(network.memberships(), 1, density);
+    DrawAlone(backend, operands, scaled.memberships, "network", density, options);
+  }
+}
+
 void RunLength(Backend& backend, int64_t n, const Options& options) {
   const Operands operands(n, 1, kHeadDim);
   AttendCall dense(backend, operands, {}, AllPairs{});
@@ -83,10 +116,18 @@ int main(int argc, char** argv) {
   edgewise::FlagSet flags("draws_bench [flags]", "Ways to draw the edges of a graph, side by side.");
   options.Register(flags);
   flags.Add("n", "N", "only this length; 0: all of the table", &options.only_n, {0});
+  flags.AddSwitch("alone", "draw by events without attention", &options.alone);
   ParseOrExit(flags, argc, argv);
   auto backend = edgewise::CreateBackend({"cpu", 1, options.isa, "fp32"});
   Check(backend.status());
   std::printf("%s, one thread, d = %d, %d runs in turns\n\n", (*backend)->device().c_str(), kHeadDim, options.repeats);
+  if (options.alone) {
+    std::printf("%6s %4s %-9s %8s %9s %9s %8s\n", "n", "rank", "", "target", "edges", "ms", "ns/edge");
+    for (const int64_t n : {4096, 16384}) {
+      if (options.only_n == 0 || options.only_n == n) DrawLength(**backend, n, options);
+    }
+    return 0;
+  }
   std::printf("%6s %4s %-9s %8s %8s %9s %9s %7s %9s %7s\n", "n", "rank", "", "target", "density", "pairs ms",
               "events ms", "gain", "of dense", "rule");
   for (const int64_t n : {512, 768, 1024, 2048, 4096, 8192, 16384}) {

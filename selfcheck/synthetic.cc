@@ -33,15 +33,14 @@ double ScaleToDensity(std::span<const double> products, double density) {
   return low;
 }
 
-SyntheticMemberships::SyntheticMemberships(int64_t n, int heads, double density) {
+SyntheticMemberships::SyntheticMemberships(int64_t n, int heads, double density, int rank) {
   std::mt19937 random(23);
   std::normal_distribution<double> normal;
   // x = u + noise, |u| = 1: the cosine of two such is about 1 / (1 + |noise|^2).
-  const double noise = std::sqrt((1.0 / kMeanCosine - 1.0) / kRank);
-  const double common = 1.0 / std::sqrt(static_cast<double>(kRank));
+  const double noise = std::sqrt((1.0 / kMeanCosine - 1.0) / rank);
+  const double common = 1.0 / std::sqrt(static_cast<double>(rank));
   for (Floats* side : {&x, &y}) {
-    for (int64_t i = 0; i < heads * n * kRank; ++i)
-      side->push_back(static_cast<float>(common + noise * normal(random)));
+    for (int64_t i = 0; i < heads * n * rank; ++i) side->push_back(static_cast<float>(common + noise * normal(random)));
   }
   // The scale that gives the density on a sample of pairs.
   std::vector<double> products;
@@ -49,22 +48,22 @@ SyntheticMemberships::SyntheticMemberships(int64_t n, int heads, double density)
     const int64_t i = static_cast<int64_t>(random() % static_cast<uint64_t>(n));
     const int64_t j = static_cast<int64_t>(random() % static_cast<uint64_t>(n));
     double product = 0.0;
-    for (int t = 0; t < kRank; ++t) product += static_cast<double>(x[i * kRank + t]) * y[j * kRank + t];
+    for (int t = 0; t < rank; ++t) product += static_cast<double>(x[i * rank + t]) * y[j * rank + t];
     products.push_back(product);
   }
   const float root = static_cast<float>(std::sqrt(ScaleToDensity(products, density)));
   for (float& value : x) value *= root;
   for (float& value : y) value *= root;
-  const auto norms = [](const Floats& side, Floats& out) {
-    for (size_t i = 0; i < side.size(); i += kRank) {
+  const auto norms = [rank](const Floats& side, Floats& out) {
+    for (size_t i = 0; i < side.size(); i += static_cast<size_t>(rank)) {
       double square = 0.0;
-      for (int t = 0; t < kRank; ++t) square += static_cast<double>(side[i + t]) * side[i + t];
+      for (int t = 0; t < rank; ++t) square += static_cast<double>(side[i + t]) * side[i + t];
       out.push_back(static_cast<float>(std::sqrt(square) * 1.000001));
     }
   };
   norms(x, query_bound);
   norms(y, key_bound);
-  memberships = {x.data(), y.data(), query_bound.data(), key_bound.data(), n, kRank};
+  memberships = {x.data(), y.data(), query_bound.data(), key_bound.data(), n, rank};
 }
 
 }  // namespace edgewise::selfcheck

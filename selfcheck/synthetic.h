@@ -37,7 +37,7 @@ double ScaleToDensity(std::span<const double> products, double density);
 // Memberships around one common direction with the mean cosine above, scaled so that the mean of min(1, p) is
 // `density`.
 struct SyntheticMemberships {
-  SyntheticMemberships(int64_t n, int heads, double density);
+  SyntheticMemberships(int64_t n, int heads, double density, int rank = kRank);
   Floats x, y, query_bound, key_bound;
   Memberships memberships;
 };
