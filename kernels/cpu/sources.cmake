@@ -10,6 +10,7 @@ set(EDGEWISE_CPU_SOURCES
   cpu/attention/cap.cc
   cpu/attention/cap_block.cc
   cpu/attention/compact.cc
+  cpu/attention/direction.cc
   cpu/attention/draw.cc
   cpu/attention/estimate.cc
   cpu/attention/events.cc

@@ -157,5 +157,55 @@ TEST_P(EventsTest, HeadsWithoutBoundsAskEveryPair) {
   }
 }
 
+class CertifiedEventsTest : public testing::DeviceTest {
+ protected:
+  void ExpectReferenceGraph(const Case& made, const std::vector<EdgeCap>& caps) {
+    const Outcome got = Run(made, caps), want = testing::RunReference(made, caps);
+    EXPECT_EQ(got.reports[0].heads[0].graph.row_offsets, want.reports[0].heads[0].graph.row_offsets);
+    EXPECT_EQ(got.reports[0].heads[0].graph.keys, want.reports[0].heads[0].graph.keys);
+    EXPECT_EQ(got.reports[0].heads[0].graph.multiplicity, want.reports[0].heads[0].graph.multiplicity);
+  }
+};
+EDGEWISE_TEST_ON(Cpus, CertifiedEventsTest);
+
+// Long memberships, of which certificates (kernels/certificate.h) decide most events that bounds along one direction
+// leave open. Where memberships are equal, nothing hides an interval that is too short.
+TEST_P(CertifiedEventsTest, AreThoseOfTheDefinition) {
+  struct Memberships {
+    int rank;
+    double spread, rate;
+  };
+  for (const auto& [rank, spread, rate] :
+       {Memberships{64, 0.3, 0.04}, {80, 0.7, 0.03}, {128, 0.3, 0.05}, {128, 0.0, 0.4}, {512, 0.3, 0.04}}) {
+    for (const Law law : testing::kLaws) {
+      SCOPED_TRACE(std::to_string(rank) + " " + std::to_string(spread) + " " + std::to_string(static_cast<int>(law)));
+      Shape shape;
+      shape.lengths = {400};
+      shape.heads = 1;
+      shape.rank = rank;
+      shape.mean_rate = rate;
+      shape.spread = spread;
+      shape.gap_share = law == Law::kPoissonSet ? 0.2 : 0.0;
+      Case made(shape);
+      constexpr float kFactors[] = {0.0f, -1.0f, 1e-3f, 1e-9f, 1e-18f, 3.0f};
+      for (int row = 3; row < 400; row += 9) {  // of a side in turn
+        const bool query = row % 2 == 0;
+        const float factor = kFactors[row / 9 % 6];
+        for (int t = 0; t < rank; ++t) (query ? made.x : made.y)[static_cast<size_t>(row) * rank + t] *= factor;
+        (query ? made.query_bound : made.key_bound)[static_cast<size_t>(row)] *= std::fabs(factor);
+      }
+      made.AddProblems(DrawnRows{.law = law,
+                                 .exploration = law == Law::kPoissonMulti ? 0.01f : 0.0f,
+                                 .key = {.seed = static_cast<uint64_t>(rank)},
+                                 .way = DrawWay::kEvents});
+      made.problems[0].report->wanted.graph = true;
+      ASSERT_TRUE(reference::UsesEvents(made.inputs, made.problems[0], 0));
+      ExpectReferenceGraph(made, {});
+      made.problems[0].cap = 0;
+      ExpectReferenceGraph(made, {EdgeCap{1000}});
+    }
+  }
+}
+
 }  // namespace
 }  // namespace edgewise

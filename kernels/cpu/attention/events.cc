@@ -32,6 +32,9 @@ void LayEventWorker(const Head& head, int64_t row_events, Worker& worker) {
     place(worker.event_bits, (head.n + 63) / 64);
     place(worker.event_keys, room + 2 * head.n);
     place(worker.event_ages, room + 2 * head.n);
+    place(events.open_key, room);
+    place(events.open_age, room);
+    place(events.open_distance, room);
   });
   std::fill(worker.event_bits, worker.event_bits + (head.n + 63) / 64, 0);
 }
@@ -163,6 +166,13 @@ void SettleOpenEvents(const Head& head, int row, size_t first, const EdgeLists& 
   events.erase(std::remove_if(begin, events.end(), [](const OpenEvent& event) { return event.known; }), events.end());
 }
 
+// Whether a head gets room for certificates. Short vectors are multiplied as fast, and of a head under a cap only the
+// beginnings of streams are drawn.
+bool HasCertificates(const Call& call, const Head& head) {
+  constexpr int kLeastRank = 64;
+  return call.kernels->certify_rows != nullptr && call.inputs->memberships.rank >= kLeastRank && !head.capped;
+}
+
 }  // namespace
 
 void PlaceEventTables(Call& call, Memory& memory) {
@@ -178,6 +188,11 @@ void PlaceEventTables(Call& call, Memory& memory) {
       place(tables.guide, EventGuideSize(head.n));
       place(tables.heavy, head.n);
       place(head.event_split, head.n);
+      if (!HasCertificates(call, head)) continue;
+      for (CertifiedRows& side : head.certified) {
+        place(side.certificates, head.n);
+        place(side.rests, head.n * CertificateBytes(call.inputs->memberships.rank));
+      }
     }
   });
 }

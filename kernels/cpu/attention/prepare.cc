@@ -1,13 +1,12 @@
 // The work that is done once per head of a sequence, before its blocks of rows: operands in the layout that the kernels
 // read, and the tables of the random generator.
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstring>
 #include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "kernels/cpu/attention/direction.h"
 #include "kernels/cpu/attention/draw.h"
 #include "kernels/cpu/attention/events.h"
 #include "kernels/cpu/attention/work.h"
@@ -203,6 +202,15 @@ void FillDrawChunk(const CpuKernels& kernels, Head& head, int64_t begin, int64_t
   }
 }
 
+void SplitKeys(const CpuKernels& kernels, const EventDraw& draw, int64_t first, int64_t count, uint32_t* split) {
+  if (draw.keys.certificates != nullptr) {
+    return kernels.split_certified(draw.keys.certificates + first, count, draw.rank, split);
+  }
+  for (int64_t key = 0; key < count; ++key) {
+    split[key] = kernels.split_key(draw.y + (first + key) * draw.rank, draw.unit, draw.rank);
+  }
+}
+
 void FillChunk(const Call& call, Head& head, int64_t chunk) {
   const int64_t begin = chunk * kChunk, count = std::min(kChunk, head.n - begin);
   const int depth = head.operands.depth;
@@ -216,69 +224,18 @@ void FillChunk(const Call& call, Head& head, int64_t chunk) {
     call.kernels->pack_keys(k.data, k.stride, static_cast<int>(keys), static_cast<int>(k.columns), depth,
                             head.k_tiles + key * depth);
   }
-  for (int64_t key = begin; head.event_draw.split != nullptr && key < begin + count; ++key) {
-    const int rank = head.tables.rank;
-    head.event_split[key] = call.kernels->split_key(head.tables.y + key * rank, head.unit, rank);
+  const EventDraw& draw = head.event_draw;
+  if (draw.split != nullptr && begin < head.n) {
+    SplitKeys(*call.kernels, draw, begin, count, head.event_split + begin);
   }
   if (head.needs.pairs && begin < head.columns) {
     FillDrawChunk(*call.kernels, head, begin, std::min(begin + kChunk, head.columns));
   }
 }
 
-// Heads whose keys get bounds of their own. Short keys are read and multiplied as fast, and a table for few candidates
-// costs more than it saves.
-constexpr int kSplitRank = 64;
-constexpr int64_t kSplitTokens = 1024;     // or, from 256 on,
-constexpr double kSplitCandidates = 12.0;  // of a row
-// Widest bounds that pay, over p, for each element of a key beyond 32 that is not read.
-constexpr float kSplitShare = 0.3f / 96.0f;
-// Heads whose keys get lower bounds: the least share of edges, by the bounds, and the widest bounds over p.
-constexpr double kLowShare = 0.05;
-constexpr float kLowWidth = 0.3f;
-
-// Finds a direction that bounds p well, the mean of some keys. Bounds along any direction hold; those that NaN and
-// infinities give are not used.
-bool FindDirection(Head& head) {
-  const int rank = head.tables.rank;
-  std::fill(head.unit, head.unit + rank, 0.0f);
-  for (int64_t key = 0; key < head.n; key += std::max<int64_t>(1, head.n / 128)) {
-    for (int t = 0; t < rank; ++t) head.unit[t] += head.tables.y[key * rank + t];
-  }
-  double square = 0.0;  // in float32 the norm would be off by more than the bounds allow for
-  for (int t = 0; t < rank; ++t) square += static_cast<double>(head.unit[t]) * static_cast<double>(head.unit[t]);
-  if (!(square >= 1e-30 && square <= 1e30)) return false;
-  const double norm = std::sqrt(square);
-  for (int t = 0; t < rank; ++t) head.unit[t] = static_cast<float>(static_cast<double>(head.unit[t]) / norm);
-  return true;
-}
-
-// Decides on a sample of pairs whether bounds by key pay.
-void MeasureSplit(const CpuKernels& kernels, Head& head) {
-  DrawTables& tables = head.tables;
-  const int rank = tables.rank;
-  if (kernels.split_key == nullptr || rank > kMaxRank || head.n < 256) return;
-  const double candidates = static_cast<double>(head.n) * (1.0 / 256.0 + head.bound_share);
-  const bool split = rank >= kSplitRank && (head.n >= kSplitTokens || candidates >= kSplitCandidates);
-  const bool low = head.bound_share >= kLowShare && head.drawn->law == Law::kBernoulli;
-  if (!split && !low) return;
-  if (!FindDirection(head)) return;
-  const int64_t step = head.n / 128;
-  tables.unit = head.unit;
-  float along = 0.0f, width = 0.0f;
-  for (int64_t key = step / 2; key < head.n; key += 2 * step) {
-    const uint32_t x = kernels.split_key(head.x + key * rank, head.unit, rank);
-    const uint32_t y = kernels.split_key(tables.y + key * rank, head.unit, rank);
-    const float x_along = std::bit_cast<float>(x & 0xFFFF0000u), x_across = std::bit_cast<float>(x << 16);
-    along += x_along * std::bit_cast<float>(y & 0xFFFF0000u);
-    width += std::min(1.0f, 2.0f * x_across * std::bit_cast<float>(y << 16));
-    if (x_across < x_along) tables.low_width = std::max(tables.low_width, 1.1f * x_across / x_along);
-  }
-  head.needs.split = split && width < kSplitShare * static_cast<float>(rank - 32) * along;
-  head.needs.low = low && width < kLowWidth * along;
-}
-
-// What events and caps need of x and y: squared norms, and the sum of all products. Reads each row once.
-void SumMemberships(const CpuKernels& kernels, Head& head) {
+// What events and caps need of x and y: squared norms, certificates where `certify`, and the sum of all products. Reads
+// each row once.
+void SumMemberships(const CpuKernels& kernels, bool certify, Head& head) {
   constexpr int64_t kRows = 64;  // that float32 sums well enough
   const int rank = head.tables.rank;
   absl::InlinedVector<double, 256> sums(head.capped ? 2 * static_cast<size_t>(rank) : 0);
@@ -288,7 +245,13 @@ void SumMemberships(const CpuKernels& kernels, Head& head) {
     const float* const rows[] = {head.x + first * rank, head.tables.y + first * rank};
     float* const squares[] = {head.events.query_bound, head.events.key_bound};
     for (int side = 0; side < 2; ++side) {
-      if (head.by_events) kernels.square_norms(rows[side], count, rank, squares[side] + first);
+      if (certify) {
+        const CertifiedRows& certified = head.certified[side];
+        kernels.certify_rows(rows[side], count, head.unit, rank, side == 0 ? 0 : 128, squares[side] + first,
+                             certified.certificates + first, certified.rests + first * CertificateBytes(rank));
+      } else if (head.by_events) {
+        kernels.square_norms(rows[side], count, rank, squares[side] + first);
+      }
       if (!head.capped) continue;
       kernels.sum_rows(rows[side], count, rank, some.data());
       for (int t = 0; t < rank; ++t) sums[side * rank + t] += static_cast<double>(some[t]);
@@ -321,10 +284,16 @@ void Measure(const CpuKernels& kernels, const AttentionInputs& inputs, Head& hea
   const double lift = 2.0 * kBoundMargin * 65536.0 / number;
   tables.bound_lift = lift >= 0.0 && lift <= kMaxBoundLift ? static_cast<int>(lift) + 1 : 0;
   head.bound_share = mean_bound * head.bound_sum / static_cast<double>(head.n);
-  SumMemberships(kernels, head);
+  const bool directed = MayCertify(head) && FindDirection(head);
+  const bool certify = directed && PaysToCertify(kernels, head);
+  SumMemberships(kernels, certify, head);
   MeasureEvents(head);
   if (!head.by_events) return MeasureSplit(kernels, head);
-  if (kernels.split_key == nullptr || !FindDirection(head)) return;
+  if (kernels.split_key == nullptr || !(directed || FindDirection(head))) return;
+  if (certify) {
+    head.event_draw.queries = head.certified[0];
+    head.event_draw.keys = head.certified[1];
+  }
   head.event_draw.unit = head.unit;
   head.event_draw.split = head.event_split;
 }

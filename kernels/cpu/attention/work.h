@@ -90,6 +90,7 @@ struct Head {
   EventTables events;
   EventDraw event_draw;
   uint32_t* event_split = nullptr;  // [n] EventDraw::split
+  CertifiedRows certified[2];       // of queries and keys; room for EventDraw's
 
   int block_rows = 0;       // of every block but the last
   int64_t first_block = 0;  // among the blocks of the call

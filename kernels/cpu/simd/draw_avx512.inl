@@ -5,6 +5,7 @@
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_DRAW_AVX512_INL_
 #define EDGEWISE_KERNELS_CPU_SIMD_DRAW_AVX512_INL_
 
+#include "kernels/cpu/simd/certificates_avx512.inl"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/philox_avx512.inl"
 #include "kernels/cpu/simd/rates.inl"
@@ -318,6 +319,8 @@ static int DrawCertain(const DrawTables& tables, const DrawSpan& span, const Dra
 }
 
 static constexpr auto* kSplitKey = SplitKey;
+static constexpr auto* kCertifyRows = CertifyRows;
+static constexpr auto* kSplitKeys = SplitKeys;
 static constexpr auto* kLowBound = LowBound;
 
 static int DrawRows(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,

@@ -191,6 +191,9 @@ static int64_t DrawOneRow(const DrawTables& tables, const DrawSpan& span, const 
 }
 
 static constexpr uint32_t (*kSplitKey)(const float*, const float*, int) = nullptr;
+static constexpr void (*kCertifyRows)(const float*, int64_t, const float*, int, int, float*, Certificate*,
+                                      uint8_t*) = nullptr;
+static constexpr void (*kSplitKeys)(const Certificate*, int64_t, int, uint32_t*) = nullptr;
 static constexpr uint16_t (*kLowBound)(const float*, const float*, int, float, float) = nullptr;
 
 static int DrawRows(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int,

@@ -2,11 +2,13 @@
 //
 // Each step takes the events of several rows together, so that short rows fill vectors and nothing branches on random
 // numbers: RowEvents draws ages and places, FindKeys the keys, JudgeByBounds decides most events from four bytes a key
-// (squeeze_avx512.inl), JudgeByRate the others, TakeAccepted lists what is accepted. Rows of few events share vectors
-// in each of these steps (DrawFewEvents).
+// (squeeze_avx512.inl), JudgeByCertificates most of the others where a head has certificates (certificates_avx512.inl),
+// JudgeByRate the rest, TakeAccepted lists what is accepted. Rows of few events share vectors in each of these steps
+// (DrawFewEvents).
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_EVENTS_AVX512_INL_
 #define EDGEWISE_KERNELS_CPU_SIMD_EVENTS_AVX512_INL_
 
+#include "kernels/cpu/simd/certificates_avx512.inl"
 #include "kernels/cpu/simd/event_rows_avx512.inl"
 #include "kernels/cpu/simd/events_shared.inl"
 #include "kernels/cpu/simd/philox_avx512.inl"
@@ -64,16 +66,38 @@ EDGEWISE_INLINE __mmask16 Rejected(const Judgement& event, F rates, F events, __
   return _mm512_mask_cmp_ps_mask(lanes, event.distance * left, rates * events, _CMP_GE_OQ);
 }
 
-// Decides events by bounds of their rates; both comparisons rise with the rate. Returns how many are open still.
-static int64_t JudgeByBounds(const EventDraw& draw, int64_t first, int rows, const EventScratch& scratch) {
+// A query's bounds along and across the direction.
+template <bool kCertified>
+EDGEWISE_INLINE Split SplitQuery(const EventDraw& draw, int64_t row) {
+  if (kCertified) return SplitOf(draw.queries.certificates[row], draw.rank);
+  return SplitVector(draw.x + row * draw.rank, draw.unit, draw.rank);
+}
+
+// Lists some of the events e.. behind `opens` others. Returns the number of all.
+template <bool kCertified>
+EDGEWISE_INLINE int64_t ListOpen(const EventScratch& scratch, int64_t opens, __mmask16 open, int64_t e, V key, V row) {
   const V iota = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(kIota)));
+  const auto list = [&](auto* to, V from) { _mm512_storeu_si512(to + opens, _mm512_maskz_compress_epi32(open, from)); };
+  list(scratch.open, _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(e)), iota));
+  list(scratch.open_row, row);
+  if (kCertified) {
+    list(scratch.open_key, key);
+    list(scratch.open_age, _mm512_loadu_si512(scratch.age + e));
+    list(scratch.open_distance, _mm512_loadu_si512(scratch.place + e));
+  }
+  return opens + static_cast<int64_t>(_mm_popcnt_u32(open));
+}
+
+// Decides events by bounds of their rates; both comparisons rise with the rate. Returns how many are open still.
+template <bool kCertified>
+static int64_t JudgeByBounds(const EventDraw& draw, int64_t first, int rows, const EventScratch& scratch) {
   const V tokens = _mm512_set1_epi32(static_cast<int>(draw.tokens));
   const F year = Broadcast(draw.law == Law::kBernoulli ? 0x1p-31f : 0.0f);
   int64_t opens = 0;
   for (int r = 0; r < rows; ++r) {
     const F events = Broadcast(2.0f * draw.mean_gap[first + r]);
     Split query = {0.0f, 0.0f};
-    if (draw.split != nullptr) query = SplitVector(draw.x + (first + r) * draw.rank, draw.unit, draw.rank);
+    if (draw.split != nullptr) query = SplitQuery<kCertified>(draw, first + r);
     const int64_t end = scratch.row_begin[r] + scratch.row_events[r];
     for (int64_t e = scratch.row_begin[r]; e < end; e += 16) {
       auto lanes = static_cast<__mmask16>(end - e < 16 ? (1u << (end - e)) - 1 : 0xFFFFu);
@@ -89,24 +113,21 @@ static int64_t JudgeByBounds(const EventDraw& draw, int64_t first, int rows, con
         open = lanes & ~accepted & ~Rejected(event, rates.high, events, lanes);
       }
       scratch.accepted[e / 16] = accepted;
-      const V index = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(e)), iota);
-      _mm512_storeu_si512(scratch.open + opens, _mm512_maskz_compress_epi32(open, index));
-      _mm512_storeu_si512(scratch.open_row + opens, _mm512_set1_epi32(r));
-      opens += _mm_popcnt_u32(open);
+      opens = ListOpen<kCertified>(scratch, opens, open, e, key, _mm512_set1_epi32(r));
     }
   }
   return opens;
 }
 
 // JudgeByBounds of rows whose events follow each other without gaps, by their rows in open_row.
+template <bool kCertified>
 static int64_t JudgeFewByBounds(const EventDraw& draw, int64_t first, int rows, int64_t size,
                                 const EventScratch& scratch) {
-  const V iota = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(kIota)));
   const V tokens = _mm512_set1_epi32(static_cast<int>(draw.tokens));
   const F year = Broadcast(draw.law == Law::kBernoulli ? 0x1p-31f : 0.0f);
   float along[kBlockRows], across[kBlockRows];
   for (int r = 0; draw.split != nullptr && r < rows; ++r) {
-    const Split query = SplitVector(draw.x + (first + r) * draw.rank, draw.unit, draw.rank);
+    const Split query = SplitQuery<kCertified>(draw, first + r);
     along[r] = query.along;
     across[r] = query.across;
   }
@@ -127,13 +148,46 @@ static int64_t JudgeFewByBounds(const EventDraw& draw, int64_t first, int rows, 
       open = lanes & ~accepted & ~Rejected(event, rates.high, events, lanes);
     }
     scratch.accepted[e / 16] = accepted;
-    const V index = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(e)), iota);
     // Rows are not overwritten before they are read: there are no more open events than events.
-    _mm512_storeu_si512(scratch.open + opens, _mm512_maskz_compress_epi32(open, index));
-    _mm512_storeu_si512(scratch.open_row + opens, _mm512_maskz_compress_epi32(open, row));
-    opens += _mm_popcnt_u32(open);
+    opens = ListOpen<kCertified>(scratch, opens, open, e, key, row);
   }
   return opens;
+}
+
+// Decides open events by certificates. Returns how many are open still, in the same order.
+template <int kBytes>
+static int64_t JudgeByCertificates(const EventDraw& draw, int64_t first, int64_t opens, const EventScratch& scratch) {
+  const F year = Broadcast(draw.law == Law::kBernoulli ? 0x1p-31f : 0.0f);
+  const int64_t bytes = CertificateBytes(draw.rank);
+  const Certificate* const queries = draw.queries.certificates + first;
+  const uint8_t* const query_rests = draw.queries.rests + first * bytes;
+  int64_t left = 0;
+  for (int64_t o = 0; o < opens; o += 16) {
+    const int count = opens - o < 16 ? static_cast<int>(opens - o) : 16;
+    const auto lanes = static_cast<__mmask16>((1u << count) - 1);
+    const V index = _mm512_loadu_si512(scratch.open + o), row = _mm512_maskz_loadu_epi32(lanes, scratch.open_row + o);
+    const V key = _mm512_maskz_loadu_epi32(lanes, scratch.open_key + o);
+    const V age = _mm512_loadu_si512(scratch.open_age + o), distance = _mm512_loadu_si512(scratch.open_distance + o);
+    alignas(64) uint32_t rows[16], keys[16];
+    _mm512_store_si512(rows, row);
+    _mm512_store_si512(keys, key);
+    const Certificates x = LoadCertificates(queries, rows), y = LoadCertificates(draw.keys.certificates, keys);
+    const V dot = _mm512_sub_epi32(DotRests16<kBytes>(query_rests, rows, draw.keys.rests, keys, bytes),
+                                   _mm512_slli_epi32(x.sum, 7));
+    const RateBounds rates = BoundRates(x, y, dot, draw.rank, draw.exploration);
+    const F gap = _mm512_i32gather_ps(row, draw.mean_gap + first, 4), events = gap + gap;
+    const Judgement event = {_mm512_cvtepu32_ps(age) * year, _mm512_cvtepu32_ps(distance)};
+    uint32_t accepted = Accepted(event, rates.low, events, lanes);
+    const auto open = static_cast<__mmask16>(lanes & ~accepted & ~Rejected(event, rates.high, events, lanes));
+    for (; accepted != 0; accepted &= accepted - 1) {
+      const uint32_t at = scratch.open[o + __builtin_ctz(accepted)];
+      scratch.accepted[at / 16] |= static_cast<uint16_t>(1u << (at % 16));
+    }
+    _mm512_storeu_si512(scratch.open + left, _mm512_maskz_compress_epi32(open, index));
+    _mm512_storeu_si512(scratch.open_row + left, _mm512_maskz_compress_epi32(open, row));
+    left += _mm_popcnt_u32(open);
+  }
+  return left;
 }
 
 // Decides the open events by their rates.
@@ -173,6 +227,14 @@ static void JudgeByRate(const EventDraw& draw, int64_t first, int64_t opens, con
       scratch.accepted[at / 16] |= static_cast<uint16_t>(1u << (at % 16));
     }
   }
+}
+
+EDGEWISE_INLINE void JudgeOpen(const EventDraw& draw, int64_t first, int64_t opens, const EventScratch& scratch) {
+  if (draw.keys.certificates != nullptr) {
+    const auto judge = CertificateBytes(draw.rank) == 128 ? JudgeByCertificates<128> : JudgeByCertificates<0>;
+    opens = judge(draw, first, opens, scratch);
+  }
+  JudgeByRate(draw, first, opens, scratch);
 }
 
 static void TakeAccepted(int rows, const EventScratch& scratch, int64_t* ends) {
@@ -238,7 +300,8 @@ static int DrawFewEvents(const EventDraw& draw, int64_t first, int count, uint32
   _mm512_storeu_si512(scratch.open_row + size, _mm512_setzero_si512());
   _mm512_storeu_si512(scratch.place + size, _mm512_setzero_si512());
   FindKeys(draw, scratch, size);
-  JudgeByRate(draw, first, JudgeFewByBounds(draw, first, drawn, size, scratch), scratch);
+  const auto judge = draw.keys.certificates != nullptr ? JudgeFewByBounds<true> : JudgeFewByBounds<false>;
+  JudgeOpen(draw, first, judge(draw, first, drawn, size, scratch), scratch);
   TakeFewAccepted(drawn, size, scratch, ends);
   return drawn;
 }
@@ -268,7 +331,8 @@ static int DrawEvents(const EventDraw& draw, int64_t first, int count, uint32_t 
     size = (end + 15) / 16 * 16;
   }
   FindKeys(draw, scratch, size);
-  JudgeByRate(draw, first, JudgeByBounds(draw, first, drawn, scratch), scratch);
+  const auto judge = draw.keys.certificates != nullptr ? JudgeByBounds<true> : JudgeByBounds<false>;
+  JudgeOpen(draw, first, judge(draw, first, drawn, scratch), scratch);
   TakeAccepted(drawn, scratch, ends);
   return drawn;
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/activation.h"
+#include "kernels/certificate.h"
 #include "kernels/cpu/simd/isa.h"
 #include "kernels/draw.h"
 
@@ -118,6 +119,13 @@ struct DrawExtras {
   int64_t opens = 0;
 };
 
+// Rows of memberships with certificates (kernels/certificate.h).
+struct CertifiedRows {
+  Certificate* certificates = nullptr;  // [n]
+  uint8_t* rests = nullptr;  // [n, CertificateBytes(rank)] rounded rests, those of keys + 128; 64-byte aligned
+};
+static constexpr int64_t CertificateBytes(int rank) { return (rank + 63) / 64 * 64; }
+
 // What the events of one head are drawn from (kernels/events.h). Arrays of n = tokens.
 struct EventDraw {
   int64_t tokens = 0;
@@ -131,6 +139,7 @@ struct EventDraw {
   int guide_shift = 0;              // a place's run is place >> guide_shift
   const float* unit = nullptr;      // [rank] direction that `split` refers to
   const uint32_t* split = nullptr;  // split_key of each key; null: no bounds by key
+  CertifiedRows queries, keys;      // null: none
   Law law = Law::kBernoulli;
   float exploration = 0.0f;
   uint32_t seed[2] = {};                                                       // low word first
@@ -140,17 +149,20 @@ struct EventDraw {
 
 // Scratch of one thread, and room for the edges of the rows drawn at once.
 struct EventScratch {
-  int64_t capacity = 0;           // events
-  uint32_t* age = nullptr;        // [capacity + 64] of events, row after row
-  uint32_t* place = nullptr;      // [capacity + 64]; then the distance to the key's last place
-  int32_t* key = nullptr;         // [capacity + 64]; n: none
-  uint32_t* open = nullptr;       // [capacity + 64] events that bounds do not decide
-  uint32_t* open_row = nullptr;   // [capacity + 64] their rows; of few events, first the rows of all
-  uint16_t* accepted = nullptr;   // [capacity / 16 + 64] lanes of each batch
-  int64_t* row_begin = nullptr;   // [kBlockRows + 1] first event of a row
-  int64_t* row_events = nullptr;  // [kBlockRows] their number
-  int32_t* edge_key = nullptr;    // [capacity + 64] out: accepted events, row after row in the order of age
-  uint32_t* edge_age = nullptr;   // [capacity + 64] out
+  int64_t capacity = 0;               // events
+  uint32_t* age = nullptr;            // [capacity + 64] of events, row after row
+  uint32_t* place = nullptr;          // [capacity + 64]; then the distance to the key's last place
+  int32_t* key = nullptr;             // [capacity + 64]; n: none
+  uint32_t* open = nullptr;           // [capacity + 64] events that bounds do not decide
+  uint32_t* open_row = nullptr;       // [capacity + 64] their rows; of few events, first the rows of all
+  int32_t* open_key = nullptr;        // [capacity + 64] their keys, ages and distances; with certificates only
+  uint32_t* open_age = nullptr;       // [capacity + 64]
+  uint32_t* open_distance = nullptr;  // [capacity + 64]
+  uint16_t* accepted = nullptr;       // [capacity / 16 + 64] lanes of each batch
+  int64_t* row_begin = nullptr;       // [kBlockRows + 1] first event of a row
+  int64_t* row_events = nullptr;      // [kBlockRows] their number
+  int32_t* edge_key = nullptr;        // [capacity + 64] out: accepted events, row after row in the order of age
+  uint32_t* edge_age = nullptr;       // [capacity + 64] out
 };
 
 // Biases of one head's scores. Pointers into the inputs of the call.
@@ -320,6 +332,12 @@ struct CpuKernels {
   void (*expected_rows)(const DrawTables&, const float* x, int count, bool poisson, double* sums);
   // Four bytes that bound the products of y [rank] by its parts along and across a unit vector; null: not used.
   uint32_t (*split_key)(const float* y, const float* unit, int rank);
+  // square_norms of rows [count, rank], their certificates along `unit`, and rounded rests, `lift` added to each
+  // number: CertificateBytes(rank) a row; null: not used.
+  void (*certify_rows)(const float* rows, int64_t count, const float* unit, int rank, int lift, float* squares,
+                       Certificate*, uint8_t* rests);
+  // split_key of certified keys.
+  void (*split_certified)(const Certificate*, int64_t count, int rank, uint32_t* split);
   // The number that, times the part along `unit` of a query whose part across is at most `width` as long, bounds p from
   // below, in units of scale / 65535; null: not used.
   uint16_t (*low_bound)(const float* y, const float* unit, int rank, float width, float scale);

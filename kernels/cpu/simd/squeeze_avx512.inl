@@ -23,14 +23,20 @@ inline constexpr float kSplitWidth = 1.008f;
 // the order of MembershipDot too: 16 chains of rank / 16 products. across^2 is larger by 4 e |x|^2 at least than it
 // would be without rounding, so that the product of two is larger by 4 e |x| |y|: enough for the sums and for the
 // rounding of the bounds themselves.
-EDGEWISE_INLINE Split SplitVector(const float* x, const float* unit, int rank) {
+struct VectorSums {
+  float dot, square;  // with `unit`; with itself
+};
+EDGEWISE_INLINE VectorSums SumVector(const float* x, const float* unit, int rank) {
   F dots = Zero(), squares = Zero();
   for (int t = 0; t < rank; t += 16) {
     const F part = Load(x + t);
     dots = Fma(part, Load(unit + t), dots);
     squares = Fma(part, part, squares);
   }
-  const float dot = ReduceAdd(dots), square = ReduceAdd(squares);
+  return {ReduceAdd(dots), ReduceAdd(squares)};
+}
+EDGEWISE_INLINE Split SplitOf(const VectorSums& sums, int rank) {
+  const auto [dot, square] = sums;
   const float e = static_cast<float>(rank / 16 + 16) * 0x1p-23f;
   const float norm = __builtin_sqrtf(square);
   const float rest = square - dot * dot;
@@ -39,14 +45,18 @@ EDGEWISE_INLINE Split SplitVector(const float* x, const float* unit, int rank) {
   return {dot - 2.0f * e * norm, __builtin_sqrtf((rest > 0.0f ? rest : 0.0f) + 8.0f * e * square) * 1.00001f};
 }
 
+EDGEWISE_INLINE Split SplitVector(const float* x, const float* unit, int rank) {
+  return SplitOf(SumVector(x, unit, rank), rank);
+}
+
 // `along` in the upper half of a word and `across` in the lower, each the upper half of a float.
-static uint32_t SplitKey(const float* y, const float* unit, int rank) {
-  const Split split = SplitVector(y, unit, rank);
+EDGEWISE_INLINE uint32_t PackSplit(const Split& split) {
   uint32_t along, across;
   __builtin_memcpy(&along, &split.along, sizeof(along));
   __builtin_memcpy(&across, &split.across, sizeof(across));
   return (along & 0xFFFF0000u) | (across + 0xFFFFu) >> 16;
 }
+static uint32_t SplitKey(const float* y, const float* unit, int rank) { return PackSplit(SplitVector(y, unit, rank)); }
 
 // p_low <= p <= p_high of 16 pairs, times kScale, a power of 2.
 struct RateBounds {
