@@ -67,7 +67,7 @@ std::span<const int32_t> Positions(const AttentionProblem& problem) {
 
 // Of the arrays of a DeviceEventHead, each a multiple of 16.
 int64_t EventTableBytes(int64_t tokens, int64_t rank, int guide_bits) {
-  return 4 * (rank + 8 * (tokens + 4) + 2 + (int64_t{1} << guide_bits)) + 8 * 16;
+  return 4 * (rank + 12 * tokens + 2 + (int64_t{1} << guide_bits)) + 2 * tokens * rank + 10 * 16;
 }
 
 void StageBias(const PairwiseBias& bias, int32_t num_heads, Staging& staging, DeviceProblem& staged) {
@@ -205,8 +205,10 @@ absl::Status Attention::PlanEvents(std::span<DeviceProblem> staged, DeviceCall& 
       next += (count * static_cast<int64_t>(sizeof(*to)) + 15) / 16 * 16;
     };
     take(head.direction, call.rank);
-    take(head.query_parts, n);
-    take(head.key_parts, n);
+    take(head.query_certificates, n);
+    take(head.key_certificates, n);
+    take(head.query_rests, n * call.rank / 4);
+    take(head.key_rests, n * call.rank / 4);
     take(head.mean_gap, n);
     take(head.places, n + 2);
     take(head.heavy, n);

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "kernels/budget.h"
+#include "kernels/certificate.h"
 #include "kernels/draw.h"
 
 namespace edgewise::cuda {
@@ -147,12 +148,6 @@ EDGEWISE_HOST_DEVICE inline int32_t PartsOf(const TileItem& item) {
   return item.first_part < 0 ? 1 : (item.num_keys + kPartKeys - 1) / kPartKeys;
 }
 
-// Bounds of the memberships of a query or key: its inner product with another is at least the product of the parts
-// along less that of the parts across, and at most their sum.
-struct alignas(8) MembershipParts {
-  float along, across;
-};
-
 // A head that may be drawn by events (event_draw.cuh). The host sets all but the first two, the device those and what
 // the pointers point to, which is one block of memory.
 struct DeviceEventHead {
@@ -160,14 +155,17 @@ struct DeviceEventHead {
   int32_t heavy_keys;  // length of `heavy`
   int32_t problem, head;
   int32_t guide_bits;
-  float* direction;              // [rank] a unit vector
-  MembershipParts* query_parts;  // [tokens] of the memberships of queries: parts along and across `direction`
-  MembershipParts* key_parts;    // [tokens] likewise
-  float* mean_gap;               // [tokens] as EventTables, like the next two
-  uint32_t* places;              // [tokens + 2]
-  int32_t* heavy;                // [tokens]
-  float* key_bound;              // [tokens] EventBound
-  int32_t* guide;  // [2^guide_bits] the key whose places have the first place of a run of 2^(32 - guide_bits)
+  float* direction;  // [rank] a unit vector
+  // Of the memberships of queries and keys along and across `direction`; [tokens], 16-byte aligned.
+  Certificate* query_certificates;
+  Certificate* key_certificates;
+  uint32_t* query_rests;  // [tokens, rank / 4] their rests in whole numbers of a byte, 16-byte aligned
+  uint32_t* key_rests;    // [tokens, rank / 4] likewise
+  float* mean_gap;        // [tokens] as EventTables, like the next two
+  uint32_t* places;       // [tokens + 2]
+  int32_t* heavy;         // [tokens]
+  float* key_bound;       // [tokens] EventBound
+  int32_t* guide;         // [2^guide_bits] the key whose places have the first place of a run of 2^(32 - guide_bits)
 };
 
 // The report of one head of a drawn problem.

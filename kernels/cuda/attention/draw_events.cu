@@ -62,7 +62,7 @@ __device__ void ForForced(const DeviceProblem& problem, const DrawnPairs& pairs,
   }
 }
 
-__global__ void __launch_bounds__(kMostWarps* kWarpSize) DrawLists(const __grid_constant__ DeviceCall call) {
+__global__ void __launch_bounds__(kMostWarps* kWarpSize, 3) DrawLists(const __grid_constant__ DeviceCall call) {
   __shared__ OpenEvent queues[kMostWarps][EventRow::kQueue];
   __shared__ uint32_t counts[kMostWarps];
   __shared__ uint32_t base;
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize) DrawLists(const __grid_
   const EdgeList list = ListOf(call, problem, slot);
   const DrawnPairs pairs(call, problem, item.head);
   const bool multi = problem.law == Law::kPoissonMulti;
-  EventRow events(problem, head, pairs, call.rank, queues[threadIdx.x / kWarpSize]);
+  EventRow events(call, problem, head, pairs, queues[threadIdx.x / kWarpSize]);
   const int warps = static_cast<int>(blockDim.x) / kWarpSize;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize, lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int words = EventRowWords(problem.tokens);

@@ -51,24 +51,6 @@ __device__ inline float RowDot(const float* x, const float* y, int rank) {
   return (lane[0] + lane[2]) + (lane[1] + lane[3]);
 }
 
-// Sums of the 16 lanes of MembershipDot, in its order, by 4 neighbouring threads, which have 4 lanes each and all get
-// the sum.
-__device__ inline float SumOfFour(float4 lane) {
-#pragma unroll
-  for (int step = 2; step > 0; step /= 2) {
-    lane.x += __shfl_xor_sync(kWholeWarp, lane.x, step);
-    lane.y += __shfl_xor_sync(kWholeWarp, lane.y, step);
-    lane.z += __shfl_xor_sync(kWholeWarp, lane.z, step);
-    lane.w += __shfl_xor_sync(kWholeWarp, lane.w, step);
-  }
-  return (lane.x + lane.z) + (lane.y + lane.w);
-}
-__device__ inline void AddProducts(const float4& a, const float4& b, float4& lane) {
-  lane.x = fmaf(a.x, b.x, lane.x);
-  lane.y = fmaf(a.y, b.y, lane.y);
-  lane.z = fmaf(a.z, b.z, lane.z);
-  lane.w = fmaf(a.w, b.w, lane.w);
-}
 // 1 - exp(-p) for p in [0, 1] to 1e-6 of itself.
 __device__ inline float AboutOneMinusExp(float p) {
   float sum = 1.0f;

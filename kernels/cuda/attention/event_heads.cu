@@ -1,6 +1,6 @@
 // The tables of the heads that may be drawn by events, exactly as kernels/event_tables.h says; which heads are:
 //   1. FindDirections: a unit vector of each head, near which its keys lie.
-//   2. FindBounds: EventBound of queries and keys, and their parts along and across that vector.
+//   2. FindBounds: EventBound of queries and keys, and their certificates (certificate.h).
 //   3. FillTables: sums of whole numbers, which may be taken in any order; then places, and a guide to them.
 // Compile with -fmad=false.
 #include "kernels/cuda/attention/draw_pair.cuh"
@@ -34,7 +34,7 @@ __device__ void AddOfBlock(unsigned long long value, unsigned long long* to) {
 // One block a head. Any unit vector is right; a good one settles more events. A sum of some keys, the same on every
 // run.
 __global__ void __launch_bounds__(kDirectionThreads) FindDirections(const __grid_constant__ DeviceCall call) {
-  __shared__ float squares[kDirectionThreads / kWarpSize];
+  __shared__ double squares[kDirectionThreads / kWarpSize];
   const DeviceEventHead& head = call.event_heads[blockIdx.x];
   const DeviceProblem& problem = call.problems[head.problem];
   const DrawnPairs pairs(call, problem, head.head);
@@ -44,14 +44,40 @@ __global__ void __launch_bounds__(kDirectionThreads) FindDirections(const __grid
   if (column < call.rank) {
     for (int32_t key = 0; key < problem.tokens; key += step) sum += __ldg(pairs.Key(key) + column);
   }
-  const float square = SumOfWarp(sum * sum);
+  const double square = SumOfWarp(static_cast<double>(sum) * static_cast<double>(sum));
   if (column % kWarpSize == 0) squares[column / kWarpSize] = square;
   __syncthreads();
-  float total = 0.0f;
-  for (const float of_warp : squares) total += of_warp;
-  // Not finite, or too small to divide by: all of a membership is across.
-  const bool usable = total > 0x1p-100f && total < 0x1p100f;
-  if (column < call.rank) head.direction[column] = usable ? sum * rsqrtf(total) : 0.0f;
+  double total = 0.0;
+  for (const double of_warp : squares) total += of_warp;
+  // Certificates want a norm of 1 within 2^-24, or none.
+  const bool usable = total > 1e-30 && total < 1e30;
+  if (column < call.rank) {
+    head.direction[column] = usable ? static_cast<float>(static_cast<double>(sum) / sqrt(total)) : 0.0f;
+  }
+}
+
+// Sums of the 16 lanes of MembershipDot, in its order, by 4 neighbouring threads, which have 4 lanes each and all get
+// the sum.
+__device__ float SumOfFour(float4 lane) {
+#pragma unroll
+  for (int step = 2; step > 0; step /= 2) {
+    lane.x += __shfl_xor_sync(kWholeWarp, lane.x, step);
+    lane.y += __shfl_xor_sync(kWholeWarp, lane.y, step);
+    lane.z += __shfl_xor_sync(kWholeWarp, lane.z, step);
+    lane.w += __shfl_xor_sync(kWholeWarp, lane.w, step);
+  }
+  return (lane.x + lane.z) + (lane.y + lane.w);
+}
+__device__ void AddProducts(const float4& a, const float4& b, float4& lane) {
+  lane.x = fmaf(a.x, b.x, lane.x);
+  lane.y = fmaf(a.y, b.y, lane.y);
+  lane.z = fmaf(a.z, b.z, lane.z);
+  lane.w = fmaf(a.w, b.w, lane.w);
+}
+// What is left of a number beside its part along the direction.
+__device__ float RestOf(float value, float along, float direction) { return fmaf(-along, direction, value); }
+__device__ uint32_t ByteOfRest(float rest, float scale) {
+  return static_cast<uint32_t>(static_cast<int32_t>(rintf(rest / scale))) & 0xFFu;
 }
 
 // Four threads a row; the blocks of a head go over its queries, then its keys.
@@ -73,18 +99,30 @@ __global__ void __launch_bounds__(kBoundThreads)
     AddProducts(value, direction[column / 4], dot);
   }
   const float norm2 = SumOfFour(square), along = SumOfFour(dot);
-  if (part != 0 || !any) return;
-  const float bound = EventBound(norm2, problem.exploration);
-  // Sums of up to kMaxEventRank products, and the product of two of them, are off by less than 2^-13 of the norms. With
-  // 4e-4 of the square in either of them the product of two parts across is larger by that of the norms.
-  const MembershipParts parts = {along, sqrtf(fmaxf(0.0f, norm2 - along * along) + 4e-4f * norm2)};
-  if (key) {
-    head.key_bound[token] = bound;
-    head.key_parts[token] = parts;
-  } else {
-    head.mean_gap[token] = bound;
-    head.query_parts[token] = parts;
+  float largest = 0.0f;
+  for (int column = 0; column < call.rank; column += kDotLanes) {
+    const float4 value = __ldg(values + column / 4), to = direction[column / 4];
+    largest = fmaxf(largest, fmaxf(fabsf(RestOf(value.x, along, to.x)), fabsf(RestOf(value.y, along, to.y))));
+    largest = fmaxf(largest, fmaxf(fabsf(RestOf(value.z, along, to.z)), fabsf(RestOf(value.w, along, to.w))));
   }
+  largest = fmaxf(largest, __shfl_xor_sync(kWholeWarp, largest, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(kWholeWarp, largest, 2));
+  if (!any) return;
+  const Certificate certificate = MakeCertificate(along, norm2, largest, call.rank);
+  uint32_t* rests = (key ? head.key_rests : head.query_rests) + int64_t{token} * (call.rank / 4) + part;
+  const bool useful = certificate.across < INFINITY;
+  const auto word = [&](const float4& value, const float4& to) {
+    return ByteOfRest(RestOf(value.x, along, to.x), certificate.scale) |
+           ByteOfRest(RestOf(value.y, along, to.y), certificate.scale) << 8 |
+           ByteOfRest(RestOf(value.z, along, to.z), certificate.scale) << 16 |
+           ByteOfRest(RestOf(value.w, along, to.w), certificate.scale) << 24;
+  };
+  for (int column = 0; column < call.rank; column += kDotLanes) {
+    rests[column / 4] = useful ? word(__ldg(values + column / 4), direction[column / 4]) : 0;
+  }
+  if (part != 0) return;
+  (key ? head.key_certificates : head.query_certificates)[token] = certificate;
+  (key ? head.key_bound : head.mean_gap)[token] = EventBound(norm2, problem.exploration);
 }
 
 // What all threads of a block find together.

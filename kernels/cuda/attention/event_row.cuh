@@ -3,6 +3,7 @@
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_EVENT_ROW_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_EVENT_ROW_CUH_
 
+#include "kernels/certificate.h"
 #include "kernels/cuda/attention/call.h"
 #include "kernels/cuda/attention/draw_pair.cuh"
 #include "kernels/cuda/attention/event_draw.cuh"
@@ -17,23 +18,37 @@ struct OpenEvent {
   uint32_t event, age, distance;
 };
 
+// The fate of an event by its rate, never open. Out of line: few events need it.
+__device__ __noinline__ inline EventFate JudgeByRate(const DeviceCall& call, const DeviceProblem& problem,
+                                                     const DeviceEventHead& head, int32_t query,
+                                                     const OpenEvent& event) {
+  const DrawnPairs pairs(call, problem, head.head);
+  const float rate = pairs.Rate(query, event.key), mean_gap = head.mean_gap[query];
+  const EventFate fate = JudgeEvent(problem.law, rate, mean_gap, event.age, event.distance);
+  if (fate != EventFate::kOpen) return fate;
+  const uint32_t fraction = pairs.EventWords(query, kStreamEventFractions, event.event).word[0];
+  return AcceptOpenEvent(problem.law, rate, mean_gap, event.age, event.distance, fraction) ? EventFate::kAccepted
+                                                                                           : EventFate::kRejected;
+}
+
 // 1. A thread has two neighbouring events, which share a block of random numbers; ages come by a scan.
 // 2. A place finds its key by the guide.
-// 3. Bounds of the rate, from the memberships' parts along and across the head's direction, settle most events (Judge).
-// 4. The others queue up in shared memory. kAtOnce of them get the rate itself, 4 threads each (Settle).
+// 3. The parts of memberships along and across the head's direction bound the rate, which settles most events (Judge).
+// 4. The others queue up in shared memory. A warp's width of them get the bounds of their whole certificates, a thread
+//    each, and of the few that are left the rate itself (Settle).
 // 5. Pairs of a heavy query or key are asked one by one.
 class EventRow {
  public:
-  static constexpr int kAtOnce = 16;
-  static constexpr int kQueue = kAtOnce - 1 + 2 * kWarpSize;
+  static constexpr int kQueue = kWarpSize - 1 + 2 * kWarpSize;
 
   // `queue` [kQueue] in shared memory of the warp.
-  __device__ EventRow(const DeviceProblem& problem, const DeviceEventHead& head, const DrawnPairs& pairs, int32_t rank,
-                      OpenEvent* queue)
-      : problem_(problem),
+  __device__ EventRow(const DeviceCall& call, const DeviceProblem& problem, const DeviceEventHead& head,
+                      const DrawnPairs& pairs, OpenEvent* queue)
+      : call_(call),
+        problem_(problem),
         head_(head),
         pairs_(pairs),
-        rank_(rank),
+        rank_(call.rank),
         queue_(queue),
         lane_(static_cast<int>(threadIdx.x) % kWarpSize) {}
 
@@ -57,7 +72,7 @@ class EventRow {
  private:
   template <typename Visit>
   __device__ void ForLight(uint32_t limit, const Visit& visit) {
-    parts_ = head_.query_parts[query_];
+    certificate_ = head_.query_certificates[query_];
     queued_ = 0;
     uint32_t base = 0;
     bool last = false;
@@ -84,7 +99,7 @@ class EventRow {
         if (fate == EventFate::kAccepted) visit(event.key, event.age);
         Queue(fate == EventFate::kOpen, event);
       }
-      while (queued_ >= kAtOnce) Settle(visit);
+      while (queued_ >= kWarpSize) Settle(visit);
     }
     while (queued_ > 0) Settle(visit);
   }
@@ -94,14 +109,19 @@ class EventRow {
     event.key = KeyOfPlace(problem_, head_, place);
     if (event.key >= problem_.tokens) return EventFate::kRejected;
     event.distance = __ldg(head_.places + event.key + 1) - 1 - place;
-    const float2 key = __ldg(reinterpret_cast<const float2*>(head_.key_parts + event.key));
-    const float along = parts_.along * key.x, across = parts_.across * key.y;
-    // JudgeEvent grows with the rate.
-    const float low = EdgeRate(along - across, problem_.exploration);
+    const float4 key =
+        __ldg(reinterpret_cast<const float4*>(head_.key_certificates + event.key));  // along, scale, across
+    const float along = certificate_.along * key.x, across = certificate_.across * key.z;
+    return JudgeWithin({along - across, along + across}, event);
+  }
+
+  // JudgeEvent grows with the rate.
+  __device__ EventFate JudgeWithin(const ProductInterval& products, const OpenEvent& event) const {
+    const float low = EdgeRate(products.low, problem_.exploration);
     if (JudgeEvent(problem_.law, low, mean_gap_, event.age, event.distance) == EventFate::kAccepted) {
       return EventFate::kAccepted;
     }
-    const float high = EdgeRate(along + across, problem_.exploration);
+    const float high = EdgeRate(products.high, problem_.exploration);
     const EventFate fate = JudgeEvent(problem_.law, high, mean_gap_, event.age, event.distance);
     return fate == EventFate::kRejected ? fate : EventFate::kOpen;
   }
@@ -115,41 +135,35 @@ class EventRow {
   // The last of the queue.
   template <typename Visit>
   __device__ void Settle(const Visit& visit) {
-    const int count = min(queued_, kAtOnce);
+    const int count = min(queued_, kWarpSize);
     queued_ -= count;
     __syncwarp(kWholeWarp);
-    const int part = lane_ % 4;
-    const auto* query = reinterpret_cast<const float4*>(pairs_.Query(query_)) + part;
-    float4 sums[2] = {make_float4(0.0f, 0.0f, 0.0f, 0.0f), make_float4(0.0f, 0.0f, 0.0f, 0.0f)};
-    const float4* keys[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int32_t key = queue_[queued_ + min(lane_ / 4 + 8 * i, count - 1)].key;
-      keys[i] = reinterpret_cast<const float4*>(pairs_.Key(key)) + part;
-    }
-#pragma unroll 1
-    for (int column = 0; column < rank_; column += kDotLanes) {
-      const float4 x = __ldg(query + column / 4);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) AddProducts(x, __ldg(keys[i] + column / 4), sums[i]);
-    }
-    const float dots[2] = {SumOfFour(sums[0]), SumOfFour(sums[1])};
-    // Threads 0 and 1 of four take an event each.
-    const int slot = lane_ / 4 + 8 * part;
-    if (part < 2 && slot < count) {
-      const OpenEvent event = queue_[queued_ + slot];
-      const float rate = EdgeRate(dots[part == 0 ? 0 : 1], problem_.exploration);
-      const EventFate fate = JudgeEvent(problem_.law, rate, mean_gap_, event.age, event.distance);
-      bool accepted = fate == EventFate::kAccepted;
-      if (fate == EventFate::kOpen) {
-        const uint32_t fraction = pairs_.EventWords(query_, kStreamEventFractions, event.event).word[0];
-        accepted = AcceptOpenEvent(problem_.law, rate, mean_gap_, event.age, event.distance, fraction);
-      }
-      if (accepted) visit(event.key, event.age);
+    if (lane_ < count) {
+      const OpenEvent event = queue_[queued_ + lane_];
+      EventFate fate =
+          JudgeWithin(BoundProduct(certificate_, head_.key_certificates[event.key], RestsDot(event.key), rank_), event);
+      if (fate == EventFate::kOpen) fate = JudgeByRate(call_, problem_, head_, query_, queue_[queued_ + lane_]);
+      if (fate == EventFate::kAccepted) visit(event.key, event.age);
     }
     __syncwarp(kWholeWarp);
   }
 
+  __device__ int32_t RestsDot(int32_t key) const {
+    const auto* a = reinterpret_cast<const uint4*>(head_.query_rests + int64_t{query_} * (rank_ / 4));
+    const auto* b = reinterpret_cast<const uint4*>(head_.key_rests + int64_t{key} * (rank_ / 4));
+    int32_t sum = 0;
+#pragma unroll 1
+    for (int i = 0; i < rank_ / 16; ++i) {
+      const uint4 x = __ldg(a + i), y = __ldg(b + i);
+      sum = __dp4a(static_cast<int>(x.x), static_cast<int>(y.x), sum);
+      sum = __dp4a(static_cast<int>(x.y), static_cast<int>(y.y), sum);
+      sum = __dp4a(static_cast<int>(x.z), static_cast<int>(y.z), sum);
+      sum = __dp4a(static_cast<int>(x.w), static_cast<int>(y.w), sum);
+    }
+    return sum;
+  }
+
+  const DeviceCall& call_;
   const DeviceProblem& problem_;
   const DeviceEventHead& head_;
   const DrawnPairs& pairs_;
@@ -158,7 +172,7 @@ class EventRow {
   const int lane_;
   int32_t query_ = 0;
   float mean_gap_ = 0.0f;
-  MembershipParts parts_ = {0.0f, 0.0f};
+  Certificate certificate_ = {0.0f, 0.0f, INFINITY, 0};  // of the query
   int queued_ = 0;
 };
 

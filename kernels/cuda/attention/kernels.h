@@ -16,7 +16,7 @@ cudaError_t FillEventTables(cudaStream_t stream, const DeviceCall& call);
 
 // draw_events.cu: draws the heads that are drawn by events into the lists of the call's slots. `shared_memory`: bytes
 // that a block can have, at least EventRowBytes (lists.h) + kSharedApart.
-inline constexpr int64_t kSharedApart = 12 << 10;
+inline constexpr int64_t kSharedApart = 13 << 10;
 cudaError_t DrawEventHeads(cudaStream_t stream, const DeviceCall& call, int64_t shared_memory);
 
 // draw_pairs.cu: draws the other heads into the bits of the call's slots; what the cuts of their caps keep. `capped`:

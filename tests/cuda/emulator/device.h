@@ -198,6 +198,13 @@ inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
   for (int i = 0; i < 4; ++i) to |= static_cast<unsigned>(bytes >> (8 * (selector >> (4 * i) & 7u)) & 0xFFu) << (8 * i);
   return to;
 }
+inline int __dp4a(int a, int b, int c) {
+  for (int byte = 0; byte < 4; ++byte) {
+    c += static_cast<int8_t>(static_cast<unsigned>(a) >> (8 * byte)) *
+         static_cast<int8_t>(static_cast<unsigned>(b) >> (8 * byte));
+  }
+  return c;
+}
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 #define __expf(x) expf(x)  // glibc declares functions of these names
 #define __logf(x) logf(x)
