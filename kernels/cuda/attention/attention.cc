@@ -166,6 +166,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
   call.problems = staging_.Add(std::span<const DeviceProblem>(staged));
   StageRowItems(row_items, staged, staging_, call);
   lists.row_parts = row_items.parts;
+  lists.splits_heads = row_items.splits_heads;
   call.tile_items = staging_.Add(std::span<const TileItem>(tile_items));
   call.narrow_items = call.tile_items + call.num_tile_items;
   call.num_caps = static_cast<int32_t>(caps.size());
@@ -372,6 +373,10 @@ absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, cons
   }
   if (!status.ok()) return status;
   auto* degrees = reinterpret_cast<uint32_t*>(results.memory.as<unsigned char>() + results.degrees);
+  // Whether a head is dense is known once all of its edges are counted.
+  const auto nothing = [](const DeviceCall&) { return cudaSuccess; };
+  if (lists.splits_heads) status = CudaStatus(parts.ForKept(nothing), "counts of edges");
+  if (!status.ok()) return status;
   static const std::vector<NarrowRun> kNoNarrow = {{0, 0, 1, 0}};
   bool first = true;
   const cudaError_t error = parts.ForKept([&](DeviceCall part) {

@@ -79,6 +79,7 @@ class Attention {
     const int64_t* first_degrees = nullptr;
     std::vector<NarrowRun> narrow_runs;
     std::vector<RowPart> row_parts;
+    bool splits_heads = false;  // as RowItems
   };
 
   // The parts of a call whose edges are drawn one part after the other.

@@ -114,7 +114,7 @@ int32_t SlotQueries(const DeviceProblem& staged, int64_t most_bytes) {
   return queries;
 }
 
-// The part that gets a slot of so many bytes, and is not beyond 2^31 - 1 blocks of work.
+// The part that gets a slot of so many bytes.
 RowPart& PartWithRoom(int64_t bytes, int64_t most_bytes, RowItems& items) {
   if (items.parts.back().slots > 0 && items.parts.back().bytes + bytes > most_bytes) {
     items.parts.push_back({std::ssize(items.rows), 0, std::ssize(items.dense), 0, std::ssize(items.slots), 0, 0});
@@ -149,6 +149,7 @@ void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_hea
         const int64_t bytes = SlotBytes(staged, queries);
         part = &PartWithRoom(bytes, most_bytes, items);
         item.slot = static_cast<int32_t>(part->slots++);
+        items.splits_heads |= queries < problem.tokens;
         items.slots.push_back({first, queries, static_cast<int32_t>(ListRoom(staged, queries)), part->bytes});
         part->bytes += bytes;
       }

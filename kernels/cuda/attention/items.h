@@ -30,6 +30,7 @@ struct RowItems {
   std::vector<RowItem> rows, dense;  // as in DeviceCall
   std::vector<EdgeSlot> slots;
   std::vector<RowPart> parts = {{}};  // at least one
+  bool splits_heads = false;          // some head has several slots
 };
 
 // Adds the items of a problem of kind kDrawn or kGiven, whose event_head is known; sets staged.may_be_dense. Heads
