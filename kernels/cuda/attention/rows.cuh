@@ -6,6 +6,7 @@
 
 #include <type_traits>
 
+#include "kernels/cuda/attention/cancel.cuh"
 #include "kernels/cuda/attention/lists.cuh"
 #include "kernels/cuda/attention/online_softmax.h"
 
@@ -61,6 +62,36 @@ struct RowOperands {
     return ScoreBias(call, problem, item.head, item.first_query + row, key);
   }
 };
+
+// Calls batch(begin, size, place) for the edges of a row, kBatch at a time, by one warp: list[begin..] are their keys,
+// up to list[size - 1], and the first of them is edge `place` of the row. Only the last batch may have fewer. `list`:
+// keys in shared memory of the warp, kBatch more than RowEdges::kMostKeys. Returns the row's edges; -1: the problem has
+// been cancelled.
+template <int kBatch, typename Batch>
+__device__ inline int32_t ForBatches(const DeviceProblem& problem, const RowEdges& edges, uint32_t* list,
+                                     const Batch& batch) {
+  static_assert(kBatch <= kWarpSize);
+  const int lane = ThisThread() % kWarpSize;
+  int size = 0;
+  int32_t taken = 0;
+#pragma unroll 1
+  for (int32_t from = 0; !edges.Done(from);) {
+    if (CancelledForWarp(problem)) return -1;
+    size = edges.Take(from, list, size);
+    __syncwarp(kWholeWarp);
+    const int least = edges.Done(from) ? 1 : kBatch;
+    int begin = 0;
+#pragma unroll 1
+    for (; begin + least <= size; begin += kBatch) batch(begin, size, taken + begin);
+    taken += min(begin, size);
+    const uint32_t rest = lane < kBatch && begin + lane < size ? list[begin + lane] : 0;
+    __syncwarp(kWholeWarp);
+    size = max(size - begin, 0);
+    if (lane < size) list[lane] = rest;
+    __syncwarp(kWholeWarp);
+  }
+  return taken;
+}
 
 // A vector of a row, which a thread reads at a time: 16 bytes.
 template <typename Element>

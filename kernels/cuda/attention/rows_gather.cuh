@@ -2,7 +2,6 @@
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_GATHER_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_GATHER_CUH_
 
-#include "kernels/cuda/attention/cancel.cuh"
 #include "kernels/cuda/attention/rows.cuh"
 
 namespace edgewise::cuda {
@@ -44,24 +43,12 @@ class RowGather {
       }
     }
     const RowEdges edges(operands_.call, operands_.problem, operands_.item, operands_.item.first_query + row);
-    int size = 0;
-    int32_t taken = 0;  // edges that were attended to
-    for (int32_t from = 0; !edges.Done(from);) {
-      if (CancelledForWarp(operands_.problem)) return false;
-      size = edges.Take(from, list_, size);
-      __syncwarp(kWholeWarp);
-      const int least = edges.Done(from) ? 1 : kBatch;
-      int begin = 0;
-      for (; begin + least <= size; begin += kBatch) AttendBatch(edges, begin, size, taken + begin);
-      taken += begin;
-      const uint32_t rest = begin + lane_ < size ? list_[begin + lane_] : 0;
-      __syncwarp(kWholeWarp);
-      size = max(size - begin, 0);
-      if (lane_ < size) list_[lane_] = rest;
-      __syncwarp(kWholeWarp);
-    }
+    const int32_t count = ForBatches<kBatch>(operands_.problem, edges, list_, [&](int begin, int size, int32_t place) {
+      AttendBatch(edges, begin, size, place);
+    });
+    if (count < 0) return false;
     MergeGroups();
-    Store(taken > 0);
+    Store(count > 0);
     return true;
   }
 

@@ -2,7 +2,6 @@
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_MMA_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_MMA_CUH_
 
-#include "kernels/cuda/attention/cancel.cuh"
 #include "kernels/cuda/attention/rows.cuh"
 #include "kernels/cuda/device/mma.cuh"
 
@@ -77,33 +76,16 @@ class RowsMma {
 
   // False: the problem has been cancelled.
   __device__ bool AttendRow(int row) {
-    const int lane = 4 * group_ + thread_;
     const RowEdges edges(operands_.call, operands_.problem, operands_.item, operands_.item.first_query + row);
     unit_ = limit_ = -INFINITY;
     sum_ = 0.0f;
-    int size = 0;
-    int32_t taken = 0;
-#pragma unroll 1
-    for (int32_t from = 0; !edges.Done(from);) {
-      if (CancelledForWarp(operands_.problem)) return false;
-      size = edges.Take(from, list_, size);
-      __syncwarp(kWholeWarp);
-      const int least = edges.Done(from) ? 1 : kBatch;
-      int begin = 0;
-#pragma unroll 1
-      for (; begin + least <= size; begin += kBatch) {
-        AttendBatch(edges, row, begin, min(size - begin, kBatch), taken + begin);
-      }
-      taken += begin;
-      const uint32_t rest = lane < kBatch && begin + lane < size ? list_[begin + lane] : 0;
-      __syncwarp(kWholeWarp);
-      size = max(size - begin, 0);
-      if (lane < size) list_[lane] = rest;
-      __syncwarp(kWholeWarp);
-    }
+    const int32_t count = ForBatches<kBatch>(operands_.problem, edges, list_, [&](int begin, int size, int32_t place) {
+      AttendBatch(edges, row, begin, min(size - begin, kBatch), place);
+    });
+    if (count < 0) return false;
 #pragma unroll
     for (int step = 4; step < kWarpSize; step *= 2) sum_ += __shfl_xor_sync(kWholeWarp, sum_, step);
-    if (!Mine() || taken == 0) return true;
+    if (!Mine() || count == 0) return true;
     const float normalizer = sum_ > 0.0f ? 1.0f / sum_ : NAN;
     if (row_ % 2 == 0) {
       normalizer_[0] = normalizer;
