@@ -93,7 +93,7 @@ TEST(AttentionRowsTest, LongRowsAreTheSumOfTheirEdges) {
                           [](float value) { return value == 0.0f; }));
 }
 
-TEST(AttentionRowsTest, ValuesThatAreNotFiniteReachTheRowsThatAttendToThem) {
+TEST(AttentionRowsTest, ValuesThatAreNotFiniteChangeTheRowsThatAttendToThemAlone) {
   for (const bool bf16 : {false, true}) {
     for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
       Rows rows(64, 64);
@@ -111,7 +111,7 @@ TEST(AttentionRowsTest, ValuesThatAreNotFiniteReachTheRowsThatAttendToThem) {
           if (attends && c == 7) {
             EXPECT_FALSE(std::isfinite(value)) << row;
           } else {
-            EXPECT_NEAR(value, other, 1e-2) << row << " " << c;
+            EXPECT_EQ(value, other) << row << " " << c;
           }
         }
       }

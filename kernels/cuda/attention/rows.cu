@@ -34,35 +34,30 @@ __global__ void __launch_bounds__(kRowThreads, BlocksAtOnce(kMaxDim))
 constexpr int kMmaRows = RowsMma<1, 1, false>::kRows;
 constexpr int kMmaWarps = kRowsPerItem / kMmaRows, kMmaThreads = kMmaWarps * kWarpSize;
 
-// Rows whose values are not finite, or whose neighbours' are not.
-template <int kMaxDim>
-__device__ __noinline__ void AttendApart(const DeviceCall& call, int first, int rows, uint32_t* list) {
-  const RowItem& item = call.row_items[blockIdx.x];
-  const DeviceProblem& problem = call.problems[item.problem];
-  const RowOperands<__nv_bfloat16> operands(call, problem, item);
-  RowGather<__nv_bfloat16, kMaxDim> gather(operands, TauOf(call, problem), list);
-  for (int row = first; row < first + rows; ++row) {
-    if (!gather.Attend(row)) return;
-  }
-}
-
 template <int kKeyParts, int kValueParts, bool kSpecial>
 __global__ void __launch_bounds__(kMmaThreads, !kSpecial && kKeyParts <= 2 && kValueParts == 1 ? 5 : 1)
     AttendRowGroups(const __grid_constant__ DeviceCall call) {
-  constexpr int kMaxDim = kKeyParts <= 2 && kValueParts == 1 ? 64 : 128;
-  using Gather = RowGather<__nv_bfloat16, kMaxDim>;
   using Mma = RowsMma<kKeyParts, kValueParts, kSpecial>;
-  __shared__ uint32_t lists[kMmaWarps][Mma::kListed > Gather::kListed ? Mma::kListed : Gather::kListed];
+  __shared__ uint32_t lists[kMmaWarps][Mma::kListed];
   const RowItem& item = call.row_items[blockIdx.x];
   const DeviceProblem& problem = call.problems[item.problem];
   if (item.slot >= 0 && IsDenseHead(call, problem, item.head)) return;
   if (Cancelled(problem)) return;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  const int first = warp * kMmaRows, rows = min(item.queries - first, kMmaRows);
-  if (rows <= 0) return;
+  const int last = min(item.queries, (warp + 1) * kMmaRows);
   const RowOperands<__nv_bfloat16> operands(call, problem, item);
-  const typename Mma::End end = Mma(operands, TauOf(call, problem), lists[warp]).Attend(first, rows);
-  if (end == Mma::End::kNotFinite) AttendApart<kMaxDim>(call, first, rows, lists[warp]);
+  int rows = kMmaRows;  // at once; where one of them is not finite, each by itself
+#pragma unroll 1
+  for (int first = warp * kMmaRows; first < last;) {
+    const int count = min(rows, last - first);
+    const typename Mma::End end = Mma(operands, TauOf(call, problem), lists[warp]).Attend(first, count);
+    if (end == Mma::End::kCancelled) return;
+    if (end == Mma::End::kStored) {
+      first += count;
+    } else {
+      rows = 1;
+    }
+  }
 }
 
 template <int kKeyParts, int kValueParts>

@@ -14,7 +14,7 @@ namespace edgewise::cuda {
 //   3. Weigh turns scores into weights, relative to a score that is raised where one is more than kHeadroom above it.
 //   4. Add multiplies the transposed values by the weights: those of other rows are 0.
 // So a row's result depends on its own edges alone: on their batches, which begin with the row. Only a value that is
-// not finite reaches the others, as 0 times it; Attend says so, and the caller attends in another way.
+// not finite reaches the others, as 0 times it; Attend says so, and the caller takes the rows one at a time.
 //
 // kKeyParts: of 32 columns of queries and keys. kValueParts: of 64 columns of values. kSpecial: there may be biases, or
 // edges that count more than once; calls for them take registers.
@@ -34,7 +34,7 @@ class RowsMma {
 
   enum class End { kStored, kCancelled, kNotFinite };
 
-  // Rows first..first + rows - 1 of the item.
+  // Rows first..first + rows - 1 of the item. kNotFinite: nothing is stored; of several rows only.
   __device__ End Attend(int first, int rows) {
     LoadQueries(first, rows);
 #pragma unroll 1
@@ -44,7 +44,7 @@ class RowsMma {
     bool finite = true;
 #pragma unroll
     for (int i = 0; i < kSums; ++i) finite &= isfinite(sums_[i] * normalizer_[i % 2]);
-    if (!__all_sync(kWholeWarp, finite)) return End::kNotFinite;
+    if (!__all_sync(kWholeWarp, finite || rows == 1)) return End::kNotFinite;
     Store(first, rows);
     return End::kStored;
   }
