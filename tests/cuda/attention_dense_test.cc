@@ -31,7 +31,7 @@ double LargestValue(const std::vector<float>& values) {
 }
 
 // Outputs and counts; `dense`: how many heads are.
-void ExpectReference(const Case& from, int dense, bool bf16, std::vector<EdgeCap> caps) {
+void ExpectReference(const Case& from, int dense, bool bf16, const std::vector<EdgeCap>& caps) {
   const Outcome want = RunReference(from, caps);
   std::vector<DeviceCap> device_caps;
   for (const EdgeCap& cap : caps) device_caps.push_back(testing::CapOf(cap.max_edges));

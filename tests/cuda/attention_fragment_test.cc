@@ -258,7 +258,7 @@ TEST_F(AttentionFragmentTest, ACapKeepsTheEdgesThatTheListHas) {
         for (int head = 0; head < 2; ++head) {
           Pairs want;
           for (int32_t i = 0; i < 130; ++i) {
-            const auto row = static_cast<size_t>(head * 131 + i);
+            const auto row = static_cast<size_t>(head) * 131 + static_cast<size_t>(i);
             for (int64_t e = listed.row_offsets[row]; e < listed.row_offsets[row + 1]; ++e) {
               want.emplace_back(i, listed.keys[static_cast<size_t>(e)]);
             }

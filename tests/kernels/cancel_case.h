@@ -4,8 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
-#include <cstring>
+#include <cstdint>
 #include <memory>
 #include <span>
 
@@ -48,7 +49,7 @@ inline size_t Untouched(const Case& attention_case, const Outcome& got, const Ou
   size_t untouched = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     untouched += std::isnan(a[i]) ? 1 : 0;
-    EXPECT_TRUE(std::isnan(a[i]) || std::memcmp(&a[i], &b[i], sizeof(float)) == 0);
+    EXPECT_TRUE(std::isnan(a[i]) || std::bit_cast<uint32_t>(a[i]) == std::bit_cast<uint32_t>(b[i]));
   }
   return untouched;
 }
