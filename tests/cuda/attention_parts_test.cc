@@ -10,6 +10,7 @@
 #include "kernels/cuda/attention/lists.h"
 #include "kernels/reference.h"
 #include "tests/cuda/attention_rows_case.h"
+#include "tests/cuda/emulator/emulator.h"
 #include "tests/kernels/attention_cases.h"
 
 namespace edgewise::cuda {
@@ -82,6 +83,43 @@ TEST(AttentionPartsTest, ChangeNoByteNorEdge) {
       }
     }
   }
+}
+
+// Whether a head is dense is a question to all of it, not to the parts so far.
+TEST(AttentionPartsTest, ChangeNoByteOfDenseHeads) {
+  for (const bool bf16 : {false, true}) {
+    for (const uint64_t cap : {kNoCap, uint64_t{6000}}) {
+      for (const double rate : {0.06, 0.3}) {
+        Shape shape;
+        shape.lengths = {200, 130};
+        shape.mean_rate = rate;
+        Case made(shape);
+        DrawnRows drawn = Drawn(Law::kBernoulli);
+        drawn.way = DrawWay::kPairs;
+        made.AddProblems(drawn, cap == kNoCap ? -1 : 0);
+        made.AskForAll();
+        const Result whole = RunIn(made, bf16, cap, kMostEdgeBytes);
+        EXPECT_GT(whole.reports[0].heads[0].edges * kDenseHeadShare, 200u * 200u);
+        for (const int64_t most : {int64_t{1} << 12, int64_t{1}}) ExpectSame(RunIn(made, bf16, cap, most), whole);
+      }
+    }
+  }
+}
+
+// In parts, edges that a report asks for are drawn again.
+TEST(AttentionPartsTest, AGraphDrawsTheProblemsPartsAgainAlone) {
+  Shape shape;
+  shape.lengths = {70, 70, 70, 70, 70, 70};
+  Case made(shape);
+  made.AddProblems(Drawn(Law::kBernoulli));
+  const auto launches = [&] {
+    const uint64_t before = emulator::launches();
+    RunIn(made, false, kNoCap, 1);
+    return emulator::launches() - before;
+  };
+  const uint64_t without = launches();
+  made.reports[2]->wanted.graph = true;
+  EXPECT_LT(launches() - without, without);
 }
 
 // Beyond what 16 bits count, in parts of a head.

@@ -317,12 +317,13 @@ class Attention::DrawnParts {
   // Calls use(part) while memory has all of the part's drawn edges. For caps that are not settled.
   template <typename Use>
   cudaError_t ForDrawn(const Use& use) {
-    return ForParts([&](const DeviceCall& part, bool) { return use(part); });
+    return ForParts(-1, [&](const DeviceCall& part, bool) { return use(part); });
   }
-  // Likewise, with the edges that caps keep. The first time they are counted.
+  // Likewise, with the edges that caps keep. The first time they are counted. `problem`: of its parts alone; -1: of
+  // all.
   template <typename Use>
-  cudaError_t ForKept(const Use& use) {
-    const cudaError_t error = ForParts([&](const DeviceCall& part, bool drawn_now) {
+  cudaError_t ForKept(const Use& use, int32_t problem = -1) {
+    const cudaError_t error = ForParts(problem, [&](const DeviceCall& part, bool drawn_now) {
       cudaError_t kept = cudaSuccess;
       if (!kept_ && part.num_slots > 0) {
         if (!drawn_now && part.num_caps > 0) kept = DrawPairHeads(device_.stream(), part, true);
@@ -337,10 +338,12 @@ class Attention::DrawnParts {
 
  private:
   template <typename Use>
-  cudaError_t ForParts(const Use& use) {
+  cudaError_t ForParts(int32_t problem, const Use& use) {
     cudaError_t error = cudaSuccess;
     for (size_t p = 0; p < lists_.row_parts.size() && error == cudaSuccess; ++p) {
-      const DeviceCall part = PartOf(call_, lists_.row_parts[p]);
+      const RowPart& here = lists_.row_parts[p];
+      if (problem >= 0 && (problem < here.first_problem || problem > here.last_problem)) continue;
+      const DeviceCall part = PartOf(call_, here);
       const bool draws = !drawn_ || lists_.row_parts.size() > 1;
       if (draws && part.num_slots > 0) {
         error = DrawEventHeads(device_.stream(), part, device_.shared_memory());
@@ -439,10 +442,10 @@ absl::Status Attention::Attend(const AttentionInputs& inputs, std::span<const At
   status = Enqueue(call, lists, results, parts);
   if (!status.ok()) return status;
   if (results.bytes > 0) pending_.push_back(std::move(results));
-  const ForParts for_kept = [&](const auto& use) { return parts.ForKept(use); };
   for (size_t p = 0; p < problems.size(); ++p) {
     if (!std::holds_alternative<DrawnRows>(problems[p].pattern)) ReportUndrawn(problems[p], call.num_heads);
     if (!problems[p].report->wanted.graph) continue;
+    const ForParts for_kept = [&](const auto& use) { return parts.ForKept(use, static_cast<int32_t>(p)); };
     status = FillGraph(device_, problems[p], static_cast<int32_t>(p), call, for_kept);
     if (!status.ok()) return status;
   }

@@ -13,8 +13,8 @@
 namespace edgewise::cuda {
 
 // Waits for the stream and fills the graphs of problem `index` of a call that was enqueued: all of them where it was
-// drawn, else the weights of the edges that its report already has. `for_kept`: goes through the call's parts, with the
-// edges that caps keep.
+// drawn, else the weights of the edges that its report already has. `for_kept`: goes through the problem's parts, with
+// the edges that caps keep.
 absl::Status FillGraph(Device& device, const AttentionProblem& problem, int32_t index, const DeviceCall& call,
                        const ForParts& for_kept);
 

@@ -152,6 +152,8 @@ void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_hea
         items.splits_heads |= queries < problem.tokens;
         items.slots.push_back({first, queries, static_cast<int32_t>(ListRoom(staged, queries)), part->bytes});
         part->bytes += bytes;
+        if (part->first_problem < 0) part->first_problem = index;
+        part->last_problem = index;
       }
       const bool dense = !drawn && staged.may_be_dense && IsDenseGiven(problem, head);
       if (!dense) add(item, kRowsPerItem, items.rows);

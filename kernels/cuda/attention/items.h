@@ -22,7 +22,8 @@ struct RowPart {
   int64_t first_row = 0, rows = 0;
   int64_t first_dense = 0, dense = 0;
   int64_t first_slot = 0, slots = 0;
-  int64_t bytes = 0;  // of the slots
+  int64_t bytes = 0;                              // of the slots
+  int32_t first_problem = -1, last_problem = -1;  // that have slots here; those between may have, too
 };
 
 // The items of problems whose edges are rows of their own.
