@@ -162,6 +162,8 @@ TEST(ListRoomTest, IsEveryPairOfSomeRowsAndTheRulesShareOfAll) {
   problem.event_head = -1;
   EXPECT_EQ(ListRoom(problem, 4096), 0);
   problem = {};
+  problem.tokens = 1 << 17;  // more pairs than 31 bits count
+  EXPECT_GT(ListRoom(problem, 1 << 17), (int64_t{1} << 34) / 33);
   problem.tokens = 1 << 20;
   EXPECT_EQ(ListRoom(problem, 1 << 19), 0x7FFFFFFF);  // counted in 31 bits
 }

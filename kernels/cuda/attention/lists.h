@@ -16,11 +16,11 @@ namespace edgewise::cuda {
 // each other, so that twelve deviations above it are not seen in the life of a server. Otherwise every pair has room.
 inline int64_t ListRoom(const DeviceProblem& problem, int32_t queries) {
   if (problem.event_head < 0) return 0;
-  const int64_t n = problem.tokens, pairs = std::min<int64_t>(queries * n, 0x7FFFFFFF);
-  if (queries < n || problem.way != DrawWay::kRule) return pairs;
+  const int64_t n = problem.tokens, pairs = queries * n, most = std::min<int64_t>(pairs, 0x7FFFFFFF);
+  if (queries < n || problem.way != DrawWay::kRule) return most;
   const double mean = kEventMostDensity * static_cast<double>(pairs);
   const int64_t forced = problem.local_window > 0 ? int64_t{problem.local_window} + 1 : problem.self_loops ? 1 : 0;
-  return std::min(pairs, static_cast<int64_t>(mean + 12.0 * std::sqrt(mean)) + 64 + forced * n);
+  return std::min(most, static_cast<int64_t>(mean + 12.0 * std::sqrt(mean)) + 64 + forced * n);
 }
 
 // Bytes of a slot's lists before the keys: EdgeList in lists.cuh.
