@@ -162,14 +162,16 @@ class Tree:
                 if "command" in described and not _OF_SOURCES.fullmatch(described["name"])]
 
     def objects_of(self, path: str) -> list[str]:
-        """The objects that are made of a source or header: those of the product, or else of tests."""
+        """The objects that are made of a source or header: the emulator's, which alone have tests where there is no GPU, or
+        else those of the product, or else of tests."""
         found, target = set(), ""
         for line in self.ninja([], "-t", "deps").stdout.splitlines():
             if not line.startswith(" "):
                 target = line.split(": #deps")[0]
             elif target in self._objects and os.path.normpath(self.build / line.strip()) == str(self.root / path):
                 found.add(target)
-        return sorted({target for target in found if not target.startswith("tests/")} or found)
+        emulated = {target for target in found if target.startswith("tests/cuda/")}
+        return sorted(emulated or {target for target in found if not target.startswith("tests/")} or found)
 
     def reach(self, targets: list[str], objects: list[str]) -> bool:
         """Whether one of the objects goes into one of the targets."""
