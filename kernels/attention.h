@@ -25,8 +25,8 @@ struct AllPairs {
   int32_t reach = kFar;  // most positions between a query and its key, on either side
 };
 
-// Rows drawn from memberships: p_ij = min(1, <x_i, y_j> + exploration). Edges are drawn during attention, and are
-// stored only where an edge cap needs their ages or rates.
+// Rows drawn from memberships: p_ij = min(1, <x_i, y_j> + exploration). The CPU draws edges during attention, and
+// stores them only where an edge cap needs their ages or rates; a GPU draws them before, into memory.
 struct DrawnRows {
   Law law = Law::kBernoulli;
   float exploration = 0.0f;  // delta

@@ -14,6 +14,7 @@ set(EDGEWISE_CUDA_SOURCES
   ops/rows.cu)
 set(EDGEWISE_CUDA_HOST_SOURCES
   attention/attention.cc
+  attention/drawn_parts.cc
   attention/edge_graph.cc
   attention/items.cc
   cuda_backend.cc

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/attention/drawn_parts.h"
 #include "kernels/cuda/attention/edge_graph.h"
 #include "kernels/cuda/attention/items.h"
 #include "kernels/cuda/attention/kernels.h"
@@ -306,63 +307,6 @@ absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::s
   return status.ok() ? round(inputs.v, call.v16_stride, k16 + k_count) : status;
 }
 
-class Attention::DrawnParts {
- public:
-  // `memory`: of the longest part. Both outlive the object.
-  DrawnParts(const Device& device, const DeviceCall& call, const Lists& lists, unsigned char* memory)
-      : device_(device), call_(call), lists_(lists) {
-    call_.drawn = memory;
-  }
-
-  // Calls use(part) while memory has all of the part's drawn edges. For caps that are not settled.
-  template <typename Use>
-  cudaError_t ForDrawn(const Use& use) {
-    return ForParts(-1, [&](const DeviceCall& part, bool) { return use(part); });
-  }
-  // Likewise, with the edges that caps keep. The first time they are counted. `problem`: of its parts alone; -1: of
-  // all.
-  template <typename Use>
-  cudaError_t ForKept(const Use& use, int32_t problem = -1) {
-    const cudaError_t error = ForParts(problem, [&](const DeviceCall& part, bool drawn_now) {
-      cudaError_t kept = cudaSuccess;
-      if (!kept_ && part.num_slots > 0) {
-        if (!drawn_now && part.num_caps > 0) kept = DrawPairHeads(device_.stream(), part, true);
-        if (kept == cudaSuccess) kept = KeepAndCount(device_.stream(), part, !counted_);
-        kept_ = lists_.row_parts.size() == 1;
-      }
-      return kept == cudaSuccess ? use(part) : kept;
-    });
-    counted_ = true;
-    return error;
-  }
-
- private:
-  template <typename Use>
-  cudaError_t ForParts(int32_t problem, const Use& use) {
-    cudaError_t error = cudaSuccess;
-    for (size_t p = 0; p < lists_.row_parts.size() && error == cudaSuccess; ++p) {
-      const RowPart& here = lists_.row_parts[p];
-      if (problem >= 0 && (problem < here.first_problem || problem > here.last_problem)) continue;
-      const DeviceCall part = PartOf(call_, here);
-      const bool draws = !drawn_ || lists_.row_parts.size() > 1;
-      if (draws && part.num_slots > 0) {
-        error = DrawEventHeads(device_.stream(), part, device_.shared_memory());
-        if (error == cudaSuccess) error = DrawPairHeads(device_.stream(), part, false);
-      }
-      if (error == cudaSuccess) error = use(part, draws);
-      drawn_ = true;
-    }
-    return error;
-  }
-
-  const Device& device_;
-  DeviceCall call_;
-  const Lists& lists_;
-  bool drawn_ = false;  // the only part
-  bool kept_ = false;   // likewise, and caps have dropped what they drop
-  bool counted_ = false;
-};
-
 absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, const Results& results, DrawnParts& parts) {
   cudaStream_t stream = device_.stream();
   absl::Status status = CudaStatus(FillEventTables(stream, call), "tables of events");
@@ -438,7 +382,7 @@ absl::Status Attention::Attend(const AttentionInputs& inputs, std::span<const At
   for (const RowPart& part : lists.row_parts) bytes = std::max(bytes, part.bytes);
   absl::StatusOr<DeviceArray> drawn = DeviceArray::Create(device_, bytes);
   if (!drawn.ok()) return drawn.status();
-  DrawnParts parts(device_, call, lists, drawn->as<unsigned char>());
+  DrawnParts parts(device_, call, lists.row_parts, drawn->as<unsigned char>());
   status = Enqueue(call, lists, results, parts);
   if (!status.ok()) return status;
   if (results.bytes > 0) pending_.push_back(std::move(results));

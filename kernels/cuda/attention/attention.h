@@ -18,6 +18,8 @@
 
 namespace edgewise::cuda {
 
+class DrawnParts;
+
 // One number of edges in device memory.
 class CudaLedger : public EdgeLedger {
  public:
@@ -81,9 +83,6 @@ class Attention {
     std::vector<RowPart> row_parts;
     bool splits_heads = false;  // as RowItems
   };
-
-  // The parts of a call whose edges are drawn one part after the other.
-  class DrawnParts;
 
   absl::Status Plan(const AttentionInputs& inputs, std::span<const AttentionProblem> problems, std::span<EdgeCap> caps,
                     Matrix out, DeviceCall& call, Lists& lists, Results& results, DeviceArray& tables);
