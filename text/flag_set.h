@@ -77,8 +77,8 @@ class FlagSet {
 
   // A heading in Help().
   void Section(std::string title) { section_ = std::move(title); }
-  // The last one counts of a flag given twice, as in programs that others start with flags of their own before the
-  // user's. Otherwise it is an error.
+  // A flag that is given twice takes its last value, as in programs that others start with flags of their own before
+  // the user's. Otherwise it is an error.
   void LetLastWin() { last_wins_ = true; }
 
   // `placeholder` names the value in Help(). The value the variable has now is shown as the default.
