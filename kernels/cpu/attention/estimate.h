@@ -22,7 +22,7 @@ class EdgeEstimate {
   double TauOf(double edges) const;
   // The standard deviation of the number of edges at the tau at which `edges` are expected, around the estimate.
   double DeviationAt(double edges) const;
-  // Whether `edges` is above the number of drawn edges by so many deviations that it is nearly surely enough.
+  // Whether `edges` is nearly surely enough for those that are drawn: many deviations above their expected number.
   bool IsSlack(double edges) const;
 
  private:
