@@ -1,10 +1,14 @@
 #include "bench/gpu/attention_gpu.h"
 
+#include <cuda_runtime.h>
+
 #include <string>
+#include <vector>
 
 #include "bench/gpu/attention_check.h"
 #include "bench/gpu/attention_runs.h"
-#include "kernels/cuda/attention/kernels.h"
+#include "kernels/attention.h"
+#include "kernels/cuda/device/runtime.h"
 
 using namespace edgewise;         // NOLINT: the struct below is C's
 using namespace edgewise::bench;  // NOLINT
@@ -24,19 +28,20 @@ int Done(EdgewiseBench* bench, const absl::Status& status) {
   return status.ok() ? 0 : 1;
 }
 
-// Lists or counts the edges of every sequence; each(kernel call, problem).
-template <typename Each>
-int ForSequences(EdgewiseBench* bench, const EdgewiseBenchCall* call, const Each& each) {
+// edges(what is drawn of a head [batch * heads], its number), of a bench that has drawn.
+template <typename Edges>
+int ForHeads(EdgewiseBench* bench, const Edges& edges) {
   absl::Status status = bench->runs.device()->Use();
-  if (status.ok()) status = WaitForAll();
-  absl::StatusOr<KernelCall> kernels =
-      status.ok() ? bench->runs.MakeKernelCall(*call, false) : absl::StatusOr<KernelCall>(status);
-  status = kernels.status();
-  for (int32_t b = 0; b < call->batch && status.ok(); ++b) {
-    status = cuda::CudaStatus(each(kernels->call, b), "edges");
+  std::vector<HeadEdges>& drawn = bench->runs.drawn();
+  for (size_t h = 0; h < drawn.size() && status.ok(); ++h) {
+    status = cuda::CudaStatus(edges(drawn[h], static_cast<int64_t>(h)), "edges");
   }
-  if (status.ok()) status = bench->runs.device()->Synchronize();
   return Done(bench, status);
+}
+
+template <typename T>
+cudaError_t ToDevice(T* to, const std::vector<T>& from) {
+  return cudaMemcpy(to, from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice);
 }
 
 }  // namespace
@@ -72,15 +77,25 @@ EDGEWISE_BENCH_EXPORT int EdgewiseBenchCheck(EdgewiseBench* bench, int kind, con
 
 EDGEWISE_BENCH_EXPORT int EdgewiseBenchCountEdges(EdgewiseBench* bench, const EdgewiseBenchCall* call,
                                                   int32_t* row_edges) {
-  return ForSequences(bench, call, [&](const cuda::DeviceCall& of, int32_t b) {
-    return cuda::CountRowEdges(bench->runs.device()->stream(), of, b, row_edges + b * call->heads * call->n);
+  absl::Status status = bench->runs.device()->Use();
+  if (status.ok()) status = WaitForAll();
+  if (status.ok()) status = bench->runs.Draw(*call);
+  if (!status.ok()) return Done(bench, status);
+  return ForHeads(bench, [&](const HeadEdges& head, int64_t h) {
+    std::vector<int32_t> counts;
+    for (int64_t i = 0; i < call->n; ++i) {
+      counts.push_back(static_cast<int32_t>(head.row_offsets[i + 1] - head.row_offsets[i]));
+    }
+    return ToDevice(row_edges + h * call->n, counts);
   });
 }
 
-EDGEWISE_BENCH_EXPORT int EdgewiseBenchListEdges(EdgewiseBench* bench, const EdgewiseBenchCall* call,
-                                                 const int64_t* row_offsets, int32_t* keys) {
-  return ForSequences(bench, call, [&](const cuda::DeviceCall& of, int32_t b) {
-    return cuda::ListEdges(bench->runs.device()->stream(), of, b, row_offsets + b * call->heads * (call->n + 1), keys,
-                           nullptr);
+EDGEWISE_BENCH_EXPORT int EdgewiseBenchListEdges(EdgewiseBench* bench, int32_t* keys) {
+  const int result = ForHeads(bench, [&](const HeadEdges& head, int64_t) {
+    int32_t* const to = keys;
+    keys += head.keys.size();
+    return ToDevice(to, head.keys);
   });
+  bench->runs.drawn().clear();
+  return result;
 }

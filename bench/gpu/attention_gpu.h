@@ -42,11 +42,10 @@ int EdgewiseBenchPeakBytes(EdgewiseBench* bench, int kind, const EdgewiseBenchCa
 // kernels/draw.h defines. error: the largest difference, relative to the largest value.
 int EdgewiseBenchCheck(EdgewiseBench* bench, int kind, const EdgewiseBenchCall* call, double* error);
 
-// Edges for kGiven: those of kDrawn, but that all heads are drawn pair by pair (docs/random-numbers.md), which is the
-// same law. How many each row has [batch, heads, n]; then, given where rows begin, their keys.
+// Edges for kGiven: draws those of kDrawn, and says how many each row has [batch, heads, n].
 int EdgewiseBenchCountEdges(EdgewiseBench* bench, const EdgewiseBenchCall* call, int32_t* row_edges);
-int EdgewiseBenchListEdges(EdgewiseBench* bench, const EdgewiseBenchCall* call, const int64_t* row_offsets,
-                           int32_t* keys);
+// The keys of what was drawn last, row by row; once.
+int EdgewiseBenchListEdges(EdgewiseBench* bench, int32_t* keys);
 
 }  // extern "C"
 

@@ -122,7 +122,7 @@ class Edges:
         if not self.listed:
             return
         self.keys = inputs.place(torch.full((self.count,), -1, dtype=torch.int32, device=ends.device))
-        bench.list_edges(inputs.call(0, self), self.row_offsets.data_ptr(), self.keys.data_ptr())
+        bench.list_edges(self.keys.data_ptr())
 
     def _rows(self):
         """Of every edge, its row among all heads' rows."""

@@ -40,7 +40,7 @@ class Ours:
             "PeakBytes": (c_int, [c_void_p, c_int, POINTER(Call), POINTER(c_int64)]),
             "Check": (c_int, [c_void_p, c_int, POINTER(Call), POINTER(c_double)]),
             "CountEdges": (c_int, [c_void_p, POINTER(Call), c_void_p]),
-            "ListEdges": (c_int, [c_void_p, POINTER(Call), c_void_p, c_void_p]),
+            "ListEdges": (c_int, [c_void_p, c_void_p]),
         }
         for name, (result, arguments) in signatures.items():
             function = getattr(self._library, "EdgewiseBench" + name)
@@ -72,10 +72,11 @@ class Ours:
         return value.value
 
     def count_edges(self, call, row_edges):
+        """Draws; the edges of each row go to row_edges, and then once by list_edges to keys."""
         self._check(self._CountEdges(self._bench, byref(call), row_edges))
 
-    def list_edges(self, call, row_offsets, keys):
-        self._check(self._ListEdges(self._bench, byref(call), row_offsets, keys))
+    def list_edges(self, keys):
+        self._check(self._ListEdges(self._bench, keys))
 
     def close(self):
         self._Close(self._bench)
