@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/gpu/attention_check.h"
@@ -26,17 +27,6 @@ namespace {
 int Done(EdgewiseBench* bench, const absl::Status& status) {
   bench->error = status;
   return status.ok() ? 0 : 1;
-}
-
-// edges(what is drawn of a head [batch * heads], its number), of a bench that has drawn.
-template <typename Edges>
-int ForHeads(EdgewiseBench* bench, const Edges& edges) {
-  absl::Status status = bench->runs.device()->Use();
-  std::vector<HeadEdges>& drawn = bench->runs.drawn();
-  for (size_t h = 0; h < drawn.size() && status.ok(); ++h) {
-    status = cuda::CudaStatus(edges(drawn[h], static_cast<int64_t>(h)), "edges");
-  }
-  return Done(bench, status);
 }
 
 template <typename T>
@@ -75,27 +65,25 @@ EDGEWISE_BENCH_EXPORT int EdgewiseBenchCheck(EdgewiseBench* bench, int kind, con
   return Done(bench, Check(bench->runs, kind, *call, error));
 }
 
-EDGEWISE_BENCH_EXPORT int EdgewiseBenchCountEdges(EdgewiseBench* bench, const EdgewiseBenchCall* call,
-                                                  int32_t* row_edges) {
+EDGEWISE_BENCH_EXPORT int EdgewiseBenchDraw(EdgewiseBench* bench, const EdgewiseBenchCall* call, int64_t most,
+                                            int64_t* edges) {
   absl::Status status = bench->runs.device()->Use();
   if (status.ok()) status = WaitForAll();
-  if (status.ok()) status = bench->runs.Draw(*call);
-  if (!status.ok()) return Done(bench, status);
-  return ForHeads(bench, [&](const HeadEdges& head, int64_t h) {
-    std::vector<int32_t> counts;
-    for (int64_t i = 0; i < call->n; ++i) {
-      counts.push_back(static_cast<int32_t>(head.row_offsets[i + 1] - head.row_offsets[i]));
-    }
-    return ToDevice(row_edges + h * call->n, counts);
-  });
+  if (status.ok()) status = bench->runs.Draw(*call, most, edges);
+  return Done(bench, status);
 }
 
-EDGEWISE_BENCH_EXPORT int EdgewiseBenchListEdges(EdgewiseBench* bench, int32_t* keys) {
-  const int result = ForHeads(bench, [&](const HeadEdges& head, int64_t) {
-    int32_t* const to = keys;
+EDGEWISE_BENCH_EXPORT int EdgewiseBenchListEdges(EdgewiseBench* bench, int32_t* row_edges, int32_t* keys) {
+  absl::Status status = bench->runs.device()->Use();
+  for (const HeadEdges& head : std::exchange(bench->runs.drawn(), {})) {
+    std::vector<int32_t> counts;
+    for (size_t i = 1; i < head.row_offsets.size(); ++i) {
+      counts.push_back(static_cast<int32_t>(head.row_offsets[i] - head.row_offsets[i - 1]));
+    }
+    if (status.ok()) status = cuda::CudaStatus(ToDevice(row_edges, counts), "edges of rows");
+    if (status.ok()) status = cuda::CudaStatus(ToDevice(keys, head.keys), "keys of edges");
+    row_edges += counts.size();
     keys += head.keys.size();
-    return ToDevice(to, head.keys);
-  });
-  bench->runs.drawn().clear();
-  return result;
+  }
+  return Done(bench, status);
 }

@@ -62,21 +62,28 @@ absl::Status AttentionRuns::Start(int ordinal) {
   return absl::OkStatus();
 }
 
-absl::Status AttentionRuns::Draw(const EdgewiseBenchCall& call) {
+absl::Status AttentionRuns::Draw(const EdgewiseBenchCall& call, int64_t most, int64_t* edges) {
   drawn_.clear();
-  for (int32_t b = 0; b < call.batch; ++b) {  // one by one: a graph takes much memory
-    AttentionReport report;
-    report.wanted.graph = true;
-    AttentionProblem problem = ProblemOf(call, kEdgewiseDrawn, b);
-    problem.report = &report;
-    absl::Status status =
-        attention_->Attend(Inputs(call), {&problem, 1}, {}, Matrix(call.out, Rows(call), Width(call)));
-    status.Update(attention_->Collect({}));
-    if (!status.ok()) return status;
-    for (HeadReport& head : report.heads)
-      drawn_.push_back({.row_offsets = std::move(head.graph.row_offsets), .keys = std::move(head.graph.keys)});
+  std::vector<AttentionReport> reports;
+  absl::Status status = Attend(call, kEdgewiseDrawn, reports);
+  status.Update(attention_->Collect({}));
+  *edges = 0;
+  for (const AttentionReport& report : reports) {
+    for (const HeadReport& head : report.heads) *edges += static_cast<int64_t>(head.edges);
   }
-  return absl::OkStatus();
+  if (*edges > most) return status;
+  for (int32_t b = 0; b < call.batch && status.ok(); ++b) {  // one by one: a graph takes much memory
+    AttentionProblem problem = ProblemOf(call, kEdgewiseDrawn, b);
+    reports[b].wanted.graph = true;
+    problem.report = &reports[b];
+    status = attention_->Attend(Inputs(call), {&problem, 1}, {}, Matrix(call.out, Rows(call), Width(call)));
+    status.Update(attention_->Collect({}));
+    for (HeadReport& head : reports[b].heads) {
+      drawn_.push_back({.row_offsets = std::move(head.graph.row_offsets), .keys = std::move(head.graph.keys)});
+    }
+    reports[b] = {};
+  }
+  return status;
 }
 
 absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall& call) const {

@@ -46,9 +46,9 @@ class AttentionRuns {
   // Null before Start() and where it failed.
   cuda::Device* device() const { return device_.get(); }
 
-  // Draws the edges of all sequences, as kDrawn does, and keeps them in host memory.
-  absl::Status Draw(const EdgewiseBenchCall& call);
-  // Those edges [batch * heads].
+  // As EdgewiseBenchDraw.
+  absl::Status Draw(const EdgewiseBenchCall& call, int64_t most, int64_t* edges);
+  // The edges that stay [batch * heads].
   std::vector<HeadEdges>& drawn() { return drawn_; }
   absl::Status Run(int kind, const EdgewiseBenchCall& call) {
     double milliseconds = 0.0;

@@ -52,12 +52,13 @@ class Operands:
         )  # fmt: skip
 
     def list_edges(self, bench):
+        count = bench.draw(self.call, 1 << 30)
         row_edges = place(np.full((BATCH, HEADS, self.tokens), -1, np.int32))
-        bench.count_edges(self.call, address(row_edges))
+        self.keys = place(np.full(count, -1, np.int32))
+        bench.list_edges(address(row_edges), address(self.keys))
         ends = np.cumsum(row_edges, dtype=np.int64).reshape(BATCH * HEADS, self.tokens)
-        self.row_offsets = place(np.concatenate([ends[:, :1] - row_edges.reshape(BATCH * HEADS, self.tokens)[:, :1], ends], axis=1))
-        self.keys = place(np.full(int(ends[-1, -1]), -1, np.int32))
-        bench.list_edges(address(self.keys))
+        firsts = ends[:, :1] - row_edges.reshape(BATCH * HEADS, self.tokens)[:, :1]
+        self.row_offsets = place(np.concatenate([firsts, ends], axis=1))
         self.call.row_offsets, self.call.keys = address(self.row_offsets), address(self.keys)
         return row_edges
 
