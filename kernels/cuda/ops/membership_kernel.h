@@ -30,18 +30,18 @@ struct MembershipRows {
 inline constexpr int kMembershipIn = 8;
 inline constexpr int kMembershipOut = 64;
 
-// The weights of one head, in device memory.
+// Where the weights of one head are among all weights.
 struct MembershipHead {
-  const float* clusters;      // [d, k]
-  const float* cluster_bias;  // [k]
-  const float* query_factor;  // [k, rank]
-  const float* key_factor;    // [k, rank]
-  const float* column_sums;   // [rank], padded like `out`; null: bounds are norms
+  int64_t clusters;      // [d, k]
+  int64_t cluster_bias;  // [k]
+  int64_t query_factor;  // [k, rank]
+  int64_t key_factor;    // [k, rank]
+  int64_t column_sums;   // [rank], padded like `out`; -1: bounds are norms
 };
 
 struct MembershipCall : MembershipRows {
-  const float* hidden;       // [d, d]
-  const float* hidden_bias;  // [d]
+  const float* weights;  // begin with those of the hidden layer [d, d]
+  int64_t hidden_bias;   // where its biases are [d]
   const MembershipHead* heads;
 };
 

@@ -24,17 +24,16 @@ struct CudaMembershipWeights : public MembershipWeights {
     call.multiprocessors = multiprocessors;
   }
   void Describe(MembershipCall& call) const {
-    call.hidden = data.as<float>();
-    call.hidden_bias = data.as<float>() + hidden_bias;
+    call.weights = data.as<float>();
+    call.hidden_bias = hidden_bias;
     call.heads = heads.as<MembershipHead>();
   }
 
   int32_t num_heads = 0, head_dim = 0, num_clusters = 0, rank_ = 0;
-  bool split = false;  // else float32
-  DeviceArray data;    // all weights, one behind the other
-  DeviceArray heads;   // SplitHead [heads, 2] or MembershipHead [heads]
-  // Only float32: floats from the start of data; `hidden` is there.
-  size_t hidden_bias = 0;
+  bool split = false;       // else float32
+  DeviceArray data;         // all weights, one behind the other
+  DeviceArray heads;        // SplitHead [heads, 2] or MembershipHead [heads]
+  int64_t hidden_bias = 0;  // only float32
   // Only split.
   SplitLayout layout = {};
   int32_t hidden_exponent = 0, most_weights = 0, multiprocessors = 0;
@@ -46,29 +45,24 @@ size_t Padded(size_t value, size_t multiple) { return (value + multiple - 1) / m
 class Packer {
  public:
   // Element (i, o) of a matrix [in, out] is from[i * in_stride + o * out_stride]. Returns where it begins.
-  size_t AddMatrix(const float* from, size_t in, size_t out, size_t in_stride, size_t out_stride) {
+  int64_t AddMatrix(const float* from, size_t in, size_t out, size_t in_stride, size_t out_stride) {
     const size_t begin = floats_.size(), width = Padded(out, kMembershipOut);
     floats_.resize(begin + Padded(in, kMembershipIn) * width, 0.0f);
     for (size_t i = 0; i < in; ++i) {
       for (size_t o = 0; o < out; ++o) floats_[begin + i * width + o] = from[i * in_stride + o * out_stride];
     }
-    return begin;
+    return static_cast<int64_t>(begin);
   }
-  size_t AddVector(std::span<const float> from) {
+  int64_t AddVector(std::span<const float> from) {
     const size_t begin = floats_.size();
     floats_.insert(floats_.end(), from.begin(), from.end());
     floats_.resize(begin + Padded(from.size(), kMembershipOut), 0.0f);
-    return begin;
+    return static_cast<int64_t>(begin);
   }
   std::span<const float> floats() const { return floats_; }
 
  private:
   std::vector<float> floats_;
-};
-
-struct HeadPlaces {
-  size_t clusters, bias, query, key, column_sums;
-  bool semidefinite;
 };
 
 absl::Status PlaceSplit(const std::shared_ptr<Device>& device, const MembershipHalves& halves,
@@ -85,9 +79,9 @@ absl::Status PlaceSplit(const std::shared_ptr<Device>& device, const MembershipH
     data.insert(data.end(), head.query.begin(), head.query.end());
     data.insert(data.end(), head.key.begin(), head.key.end());
   }
-  absl::StatusOr<DeviceArray> placed = DeviceArray::Copy(*device, std::span<const uint4>(data));
-  if (!placed.ok()) return placed.status();
-  weights.data = *std::move(placed);
+  absl::StatusOr<DeviceArray> array = DeviceArray::Copy(*device, std::span<const uint4>(data));
+  if (!array.ok()) return array.status();
+  weights.data = *std::move(array);
   std::vector<SplitHead> heads;
   const uint4* next = weights.data.as<uint4>();
   for (const HalvesOfHead& head : halves.heads) {
@@ -97,9 +91,9 @@ absl::Status PlaceSplit(const std::shared_ptr<Device>& device, const MembershipH
     heads.back().weights = head.key.empty() ? next : next + head.query.size();
     next += head.query.size() + head.key.size();
   }
-  absl::StatusOr<DeviceArray> pointers = DeviceArray::Copy(*device, std::span<const SplitHead>(heads));
-  if (!pointers.ok()) return pointers.status();
-  weights.heads = *std::move(pointers);
+  array = DeviceArray::Copy(*device, std::span<const SplitHead>(heads));
+  if (!array.ok()) return array.status();
+  weights.heads = *std::move(array);
   return absl::OkStatus();
 }
 
@@ -109,12 +103,11 @@ absl::Status PlaceFloats(const std::shared_ptr<Device>& device, const Membership
   Packer packer;
   packer.AddMatrix(parameters.weight0.data(), d, d, 1, d);
   weights.hidden_bias = packer.AddVector(parameters.bias0);
-  std::vector<HeadPlaces> places;
+  std::vector<MembershipHead> heads;
   for (const FoldedHead& head : folded.heads) {
-    HeadPlaces place = {};
-    place.clusters = packer.AddMatrix(head.clusters.data(), d, k, 1, d);
-    place.bias = packer.AddVector(head.bias);
-    place.semidefinite = head.factor.semidefinite;
+    MembershipHead& to = heads.emplace_back();
+    to.clusters = packer.AddMatrix(head.clusters.data(), d, k, 1, d);
+    to.cluster_bias = packer.AddVector(head.bias);
     // Factors of one rank: columns that a head does not have are zero.
     const auto add_factor = [&](const std::vector<float>& factor) {
       const auto own = static_cast<size_t>(head.factor.rank), rank = static_cast<size_t>(folded.rank);
@@ -124,28 +117,20 @@ absl::Status PlaceFloats(const std::shared_ptr<Device>& device, const Membership
       }
       return packer.AddMatrix(wide.data(), k, rank, rank, 1);
     };
-    place.query = place.key = add_factor(head.factor.query);
-    if (!place.semidefinite) {
-      place.key = add_factor(head.factor.key);
-      std::vector<float> sums = head.factor.column_sums;
-      sums.resize(static_cast<size_t>(folded.rank), 0.0f);
-      place.column_sums = packer.AddVector(sums);
-    }
-    places.push_back(place);
+    to.query_factor = to.key_factor = add_factor(head.factor.query);
+    to.column_sums = -1;
+    if (head.factor.semidefinite) continue;
+    to.key_factor = add_factor(head.factor.key);
+    std::vector<float> sums = head.factor.column_sums;
+    sums.resize(static_cast<size_t>(folded.rank), 0.0f);
+    to.column_sums = packer.AddVector(sums);
   }
-  absl::StatusOr<DeviceArray> data = DeviceArray::Copy(*device, packer.floats());
-  if (!data.ok()) return data.status();
-  weights.data = *std::move(data);
-
-  const float* base = weights.data.as<float>();
-  std::vector<MembershipHead> heads;
-  for (const HeadPlaces& place : places) {
-    heads.push_back({base + place.clusters, base + place.bias, base + place.query, base + place.key,
-                     place.semidefinite ? nullptr : base + place.column_sums});
-  }
-  absl::StatusOr<DeviceArray> pointers = DeviceArray::Copy(*device, std::span<const MembershipHead>(heads));
-  if (!pointers.ok()) return pointers.status();
-  weights.heads = *std::move(pointers);
+  absl::StatusOr<DeviceArray> array = DeviceArray::Copy(*device, packer.floats());
+  if (!array.ok()) return array.status();
+  weights.data = *std::move(array);
+  array = DeviceArray::Copy(*device, std::span<const MembershipHead>(heads));
+  if (!array.ok()) return array.status();
+  weights.heads = *std::move(array);
   return absl::OkStatus();
 }
 
