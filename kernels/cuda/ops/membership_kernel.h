@@ -53,8 +53,8 @@ enum class MembershipBound : int32_t { kNorm, kLargest, kSum };  // |x|; the lar
 
 // One side (queries or keys) of one head.
 struct SplitHead {
-  const uint4* weights;      // in device memory; membership_halves.cc says what lies where
-  int32_t size;              // of weights, in uint4
+  int64_t first;             // of its weights among all, in uint4; membership_halves.cc says what lies where
+  int32_t size;              // of them
   int32_t cluster_exponent;  // the clusters are multiplied by 2 to the power of this
   float factor_scale;        // and sums of the last product by this, at the end
   MembershipBound bound;
@@ -71,6 +71,7 @@ struct SplitLayout {
 
 struct SplitMembershipCall : MembershipRows {
   SplitLayout layout;
+  const uint4* weights;
   const SplitHead* heads;   // [heads, 2]: queries, then keys
   int32_t hidden_exponent;  // the hidden weights are multiplied by 2 to the power of this
   int32_t most_weights;     // of a side, in uint4
