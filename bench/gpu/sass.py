@@ -15,9 +15,9 @@ Nothing is known of a kernel but what its loops do. A loop is where the control 
 their own. The ways beside BRA.DIV, of warps whose threads have parted, are left out, and so are functions that are
 called. Two ways to count:
 
-    least  the fewest instructions round the loop that pass its products, loads, exponentials and shuffles: where all
-           threads of a warp go the same way
-    all    the loop's instructions: where they part, and a warp goes all ways
+    least  the fewest instructions round the loop that pass its work (products, loads, loops inside): where all threads
+           of a warp go the same way, so everywhere but
+    all    the loop's instructions, where the threads part and a warp goes all ways: of events, and of loops of a row
 
 The second form prints what one tile of keys takes in the tile kernels of the working tree --source.
 """
@@ -39,7 +39,6 @@ OBJECTS = ROOT / "build/kernels/cuda/CMakeFiles/edgewise_cuda.dir"
 FILES = ["attention/draw_events.cu", "attention/draw_pairs.cu", "attention/rows.cu", "ops/memberships_split.cu"]
 TILES = "kernels/cuda/attention/tiles.cu"
 FLAGS = ["-std=c++20", "-O3", "-fmad=false", "-cubin"]
-WORK = ("HMMA", "MUFU.EX2", "LDG", "LDGSTS", "SHFL", "IMAD.WIDE.U32", "STG")
 TILE_WORK = ("HMMA", "LDGSTS", "MUFU.EX2")
 MEMBERSHIP_WORK = ("HMMA", "MUFU.EX2", "FFMA", "LDG.E.128", "STG.E.128")
 
@@ -92,7 +91,7 @@ class Loop:
     def all(self):
         return [self.kernel.names[i] for i in sorted(self.own)]
 
-    def least(self, work=WORK, inside=False, worth=lambda loop: 1):
+    def least(self, work, inside=False, worth=lambda loop: 1):
         """The operations of the way round with the most work, and of those the shortest; and the loops inside that it
         passes, each of which is worth so much work. Their instructions count only where they are asked for."""
         node_of = {i: i for i in self.body}  # a loop inside is one node
@@ -226,11 +225,14 @@ def draw_by_events(kernel, share):
         if steps[0].body <= loop.body:
             continue
         listing = [inner for inner in loop.inner if inner.count("STG")]
-        passes = TOKENS // 32 // WARP if listing else math.ceil(EDGES / WARP) if loop.count("STG") else 1
-        counts.append(Count("  and once round a loop", loop.all(), passes))
-        for inner in loop.inner:
-            what, most = ("an edge that a thread lists", MOST_OF_A_THREAD) if inner in listing else ("once round", 1)
-            counts.append(Count(f"    in it, {what}", inner.all(), passes * most))
+        if listing:  # by words of bits; loops beside it are unrolled ones for more words than there are
+            words = loop.least(("STG",), worth=lambda inner: 1 if inner in listing else -100)[0]
+            passes = TOKENS // 32 // WARP
+            counts.append(Count("  and for a word of bits of each thread", words, passes))
+            counts.append(Count("    an edge that a thread lists", listing[0].all(), passes * MOST_OF_A_THREAD))
+        else:
+            counts.append(Count("  and once round a loop", loop.all(),
+                                math.ceil(EDGES / WARP) if loop.count("STG") else 1))
     for each in counts if share else []:
         each.passes = 0  # several rows, or warps, may go round together
     return counts
