@@ -12,8 +12,8 @@ build/kernels/cuda/CMakeFiles/edgewise_cuda.dir), and with --compare other kerne
 compiled, a .cubin or an object.
 
 Nothing is known of a kernel but what its loops do. A loop is where the control flow goes back; those inside are rows of
-their own. The ways beside BRA.DIV, of warps whose threads have parted, are left out, and so are functions that are
-called. Two ways to count:
+their own, and so are those of functions that are called. The ways beside BRA.DIV, of warps whose threads have parted,
+are left out. Two ways to count:
 
     least  the fewest instructions round the loop that pass its work (products, loads, loops inside): where all threads
            of a warp go the same way, so everywhere but
@@ -48,6 +48,7 @@ PHILOX = 20  # wide products of a block of random numbers
 # keys, the one with most edges has so many.
 TOKENS, EDGES, EVENTS_OF_EDGE, COLUMNS, CLUSTERS = 4096, 41, 1.11, 64, 128
 MOST_OF_A_THREAD = 1.9
+ROWS_OF_A_WARP = 8  # that attend on tensor cores
 
 CLASSES = {
     "mma": "HMMA IMMA DMMA",
@@ -136,6 +137,8 @@ class Kernel:
         self.names = [operation(text) for _, text in code]
         index = {address: i for i, (address, _) in enumerate(code)}
         self.after = [self._after(i, text, index) for i, (_, text) in enumerate(code)]
+        calls = [re.search(r"^(?:@\S+ +)?CALL\S* .*?(0x[0-9a-f]+)", text) for _, text in code]
+        self.entries = [0] + sorted({index[int(call[1], 16)] for call in calls if call and int(call[1], 16) in index})
         self.loops = self._loops()
 
     def _after(self, i, text, index):
@@ -145,28 +148,29 @@ class Kernel:
             to = [index[int(target[1], 16)]] if target and int(target[1], 16) in index else []
             conditional = text.startswith("@") or re.search(r"BRA\S*\s+!?U?P", text)
             return to + (following if conditional else [])
-        if name.startswith(("EXIT", "RET", "BRX", "JMX")):
+        if name.startswith(("EXIT", "RET")):
             return following if text.startswith("@") else []
-        return following
+        return following  # also of BRX, whose first case comes next
 
     def _loops(self):
         """By the addresses of their heads; outer ones before those inside."""
-        state, back, stack = {}, collections.defaultdict(set), [(0, iter(self.after[0]))]
-        state[0] = "open"
-        before = collections.defaultdict(set)
-        while stack:
-            node, rest = stack[-1]
-            for to in rest:
-                before[to].add(node)
-                if state.get(to) == "open":
-                    back[to].add(node)
-                elif to not in state:
-                    state[to] = "open"
-                    stack.append((to, iter(self.after[to])))
-                    break
-            else:
-                state[node] = "done"
-                stack.pop()
+        state, back, before = {}, collections.defaultdict(set), collections.defaultdict(set)
+        for entry in self.entries:
+            stack = [(entry, iter(self.after[entry]))] if entry not in state else []
+            state.setdefault(entry, "open")
+            while stack:
+                node, rest = stack[-1]
+                for to in rest:
+                    before[to].add(node)
+                    if state.get(to) == "open":
+                        back[to].add(node)
+                    elif to not in state:
+                        state[to] = "open"
+                        stack.append((to, iter(self.after[to])))
+                        break
+                else:
+                    state[node] = "done"
+                    stack.pop()
         self.back = {(tail, head) for head, tails in back.items() for tail in tails}
         loops = []
         for head, tails in back.items():
@@ -259,7 +263,7 @@ def attention(kernel, share):
     edges = size // (2 * COLUMNS * width)
     counts = [Count(f"{edges} edges", names, EDGES / edges if share else math.ceil(EDGES / edges))]
     while (loop := loop.parent) is not None:
-        rows = max(1, loop.count("STG") // 2) if width == 2 else 1  # a thread stores 2 columns of a row
+        rows = ROWS_OF_A_WARP if width == 2 and loop.parent is None else 1
         counts.append(Count("  round it" if rows == 1 else f"  round it, for {rows} rows",
                             loop.least(("STG", "SHFL.BFLY"))[0], 1 / rows))
     return counts
@@ -278,8 +282,8 @@ def memberships(kernel, share):
 TABLE = [
     ("draw by events", r"DrawLists|4DrawILi4096", draw_by_events),
     ("draw of pairs", r"DrawBits|DrawPairs", draw_pairs),
-    ("attention in bf16", r"AttendRowGroupsILi2ELi1ELb0|AttendDirect", attention),
-    ("attention in float32", r"AttendRowItemsIfLi64|AttendFloat", attention),
+    ("attention in bf16", r"RowsMmaILi2ELi1ELb0|RowGroupsILi2ELi1ELb0|AttendDirect", attention),
+    ("attention in float32", r"RowGatherILi64ELb0|RowItemsIfLi64|AttendFloat", attention),
     ("memberships, rank 32", r"MembershipKernelILi4ELi4E|MembershipsILi32ELb1E", memberships),
     ("memberships, rank 128", r"MembershipKernelILi4ELi16E|MembershipsILi128ELb1E", memberships),
 ]
@@ -300,9 +304,14 @@ def dump_of(file, options, folder):
 
 
 def short_name(name):
-    found = re.search(r"\d((?:Draw|Attend|Split|Memberships)[A-Za-z]*?)(?:I(f?(?:L[ib]\d+E)*)E|E)", name)
-    values = re.findall(r"f|\d+", found[2] or "") if found else []
-    return found[1] + (f"<{', '.join(values)}>" if values else "") if found else name
+    for digits, rest in re.findall(r"(\d+)((?:Draw|Attend|Split|Memberships)\w+)", name):
+        for length in (int(digits[-2:]), int(digits[-1:])):
+            if length <= len(rest) and re.fullmatch(r"[A-Za-z]+", rest[:length]) and rest[length] in "IE":
+                arguments = re.match(r"I(\w+?E)E*v", rest[length:])
+                found = re.findall(r"^f|\d([A-Z][a-z]\w+?)I|L[ib](\d+)E", arguments[1] if arguments else "")
+                values = ["".join(value) or "float" for value in found]
+                return rest[:length] + (f"<{', '.join(values)}>" if values else "")
+    return name
 
 
 def print_table(kernels, share=False):
