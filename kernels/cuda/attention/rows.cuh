@@ -38,19 +38,17 @@ struct RowOperands {
         item(item),
         score_scale(call.scale * kLog2E),
         biased(call.distance_bias != nullptr || problem.bias_length != 0) {
+    const auto of_head = [&](const Element* rows, int64_t stride, int64_t head_stride, int64_t& to) {
+      to = stride;
+      return rows + problem.first_row * stride + item.head * head_stride;
+    };
     if constexpr (std::is_same_v<Element, float>) {
-      k_stride = call.k_stride;
-      v_stride = call.v_stride;
-      k = call.k;
-      v = call.v;
+      k = of_head(call.k, call.k_stride, call.head_dim, k_stride);
+      v = of_head(call.v, call.v_stride, call.value_dim, v_stride);
     } else {
-      k_stride = call.k16_stride;
-      v_stride = call.v16_stride;
-      k = call.k16;
-      v = call.v16;
+      k = of_head(call.k16, call.k16_stride, call.k16_head_stride, k_stride);
+      v = of_head(call.v16, call.v16_stride, call.v16_head_stride, v_stride);
     }
-    k += problem.first_row * k_stride + static_cast<int64_t>(item.head) * call.head_dim;
-    v += problem.first_row * v_stride + static_cast<int64_t>(item.head) * call.value_dim;
   }
 
   __device__ const float* Query(int row) const {
