@@ -172,23 +172,23 @@ absl::Status AttentionRuns::RunGiven(const EdgewiseBenchCall& call, const Kernel
   cuda::DeviceCall of = kernels.call;
   DeviceArray rounded;
   if (bf16_) {  // as the backend does in every call
-    const int64_t values = (Rows(call) * Width(call) + 127) / 128 * 128;
     absl::StatusOr<DeviceArray> block =
-        DeviceArray::Create(*device_, 2 * values * static_cast<int64_t>(sizeof(*of.k16)));
+        DeviceArray::Create(*device_, 2 * Rows(call) * Width(call) * static_cast<int64_t>(sizeof(*of.k16)));
     if (!block.ok()) return block.status();
     rounded = *std::move(block);
-    auto* k16 = rounded.as<__nv_bfloat16>();
-    auto* v16 = k16 + values;
-    const auto round = [&](const float* from, __nv_bfloat16* to) {
+    const int32_t columns = call.head_dim;
+    of.k16_stride = of.v16_stride = 2 * columns;
+    of.k16_head_stride = of.v16_head_stride = Rows(call) * of.k16_stride;
+    auto* const to = rounded.as<__nv_bfloat16>();
+    const auto round = [&](const float* from, int32_t begin) {
       const ConstMatrix rows(from, Rows(call), Width(call));
-      return CudaStatus(cuda::RoundRows(device_->stream(), rows, to, Width(call)), "rounding");
+      return cuda::RoundHeads(device_->stream(), rows, columns, to + begin, of.k16_stride, of.k16_head_stride);
     };
-    absl::Status status = round(call.k, k16);
-    if (status.ok()) status = round(call.v, v16);
-    if (!status.ok()) return status;
-    of.k16 = k16;
-    of.v16 = v16;
-    of.k16_stride = of.v16_stride = Width(call);
+    cudaError_t error = round(call.k, 0);
+    if (error == cudaSuccess) error = round(call.v, columns);
+    if (error != cudaSuccess) return CudaStatus(error, "rounding");
+    of.k16 = to;
+    of.v16 = to + columns;
   }
   const absl::Status status = CudaStatus(cuda::AttendRows(device_->stream(), of), "attention over rows");
   return status.ok() ? CudaStatus(cuda::AttendTiles(device_->stream(), of), "attention over tiles") : status;

@@ -282,29 +282,33 @@ absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::s
     call.v16 = reinterpret_cast<const __nv_bfloat16*>(inputs.v.data);
     call.k16_stride = 2 * inputs.k.stride;
     call.v16_stride = 2 * inputs.v.stride;
+    call.k16_head_stride = call.head_dim;
+    call.v16_head_stride = call.value_dim;
     return absl::OkStatus();
   }
-  call.k16_stride = static_cast<int64_t>(call.num_heads) * call.head_dim;
-  call.v16_stride = static_cast<int64_t>(call.num_heads) * call.value_dim;
-  const int64_t k_count = (inputs.k.rows * call.k16_stride + 127) / 128 * 128;  // keeps the values aligned
-  absl::StatusOr<DeviceArray> block = DeviceArray::Create(
-      device_, (k_count + inputs.v.rows * call.v16_stride) * static_cast<int64_t>(sizeof(__nv_bfloat16)));
+  // Head by head, the key and the value of a token side by side: who attends to it reads one place.
+  call.k16_stride = call.v16_stride = call.head_dim + call.value_dim;
+  call.k16_head_stride = call.v16_head_stride = inputs.k.rows * call.k16_stride;
+  absl::StatusOr<DeviceArray> block =
+      DeviceArray::Create(device_, call.num_heads * call.k16_head_stride * static_cast<int64_t>(sizeof(__nv_bfloat16)));
   if (!block.ok()) return block.status();
   rounded = *std::move(block);
+  auto* const to = rounded.as<__nv_bfloat16>();
+  call.k16 = to;
+  call.v16 = to + call.head_dim;
   int64_t first = inputs.k.rows, end = 0;  // the rows that problems read
   for (const AttentionProblem& problem : problems) {
     first = std::min(first, problem.first_row);
     end = std::max(end, problem.first_row + problem.tokens);
   }
-  const auto round = [&](const ConstMatrix& rows, int64_t stride, __nv_bfloat16* to) {
-    const ConstMatrix read(rows.row(first), end - first, stride, rows.stride);
-    return CudaStatus(RoundRows(device_.stream(), read, to + first * stride, stride), "rounding keys and values");
+  const auto round = [&](const ConstMatrix& rows, int32_t columns, int32_t begin) {
+    const ConstMatrix read(rows.row(first), end - first, int64_t{call.num_heads} * columns, rows.stride);
+    return RoundHeads(device_.stream(), read, columns, to + first * call.k16_stride + begin, call.k16_stride,
+                      call.k16_head_stride);
   };
-  auto* k16 = rounded.as<__nv_bfloat16>();
-  call.k16 = k16;
-  call.v16 = k16 + k_count;
-  const absl::Status status = round(inputs.k, call.k16_stride, k16);
-  return status.ok() ? round(inputs.v, call.v16_stride, k16 + k_count) : status;
+  cudaError_t error = round(inputs.k, call.head_dim, 0);
+  if (error == cudaSuccess) error = round(inputs.v, call.value_dim, call.head_dim);
+  return CudaStatus(error, "rounding keys and values");
 }
 
 absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, const Results& results, DrawnParts& parts) {

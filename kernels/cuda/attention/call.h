@@ -184,7 +184,8 @@ struct DeviceCall {
   // Precision bf16: keys and values rounded; row r is row r of k and v. Else null.
   const __nv_bfloat16* k16;
   const __nv_bfloat16* v16;
-  int64_t k16_stride, v16_stride;  // elements
+  int64_t k16_stride, v16_stride;            // elements from one row to the next
+  int64_t k16_head_stride, v16_head_stride;  // elements from one head of a row to the next
   float* out;
   int64_t out_stride;
   int32_t num_heads, head_dim, value_dim;
