@@ -77,7 +77,7 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
                                            (call.n + 1) * sizeof(int64_t), cudaMemcpyDeviceToHost);
       if (error != cudaSuccess) return CudaStatus(error, "offsets of given rows");
     }
-    cuda::AddRowItems(shape, b, call.heads, std::numeric_limits<int64_t>::max(), problem, items);
+    cuda::AddRowItems(shape, b, call.heads, problem, items);
   }
   const std::vector<cuda::DeviceHeadCounts> counts(static_cast<size_t>(call.batch) * call.heads);
   auto on_device = DeviceArray::Copy(*device_, std::span<const cuda::DeviceProblem>(problems));
@@ -89,12 +89,6 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
   on_device = DeviceArray::Copy(*device_, std::span<const cuda::RowItem>(items.dense));
   if (!on_device.ok()) return on_device.status();
   kernels.dense_items = *std::move(on_device);
-  on_device = DeviceArray::Copy(*device_, std::span<const cuda::EdgeSlot>(items.slots));
-  if (!on_device.ok()) return on_device.status();
-  kernels.slots = *std::move(on_device);
-  on_device = DeviceArray::Create(*device_, items.parts.back().bytes);
-  if (!on_device.ok()) return on_device.status();
-  kernels.drawn = *std::move(on_device);
   on_device = DeviceArray::Copy(*device_, std::span<const cuda::DeviceHeadCounts>(counts));
   if (!on_device.ok()) return on_device.status();
   kernels.counts = *std::move(on_device);
@@ -114,18 +108,18 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
   of.membership_rows = Rows(call);
   of.rank = call.rank;
   of.problems = kernels.problems.as<cuda::DeviceProblem>();
+  of.num_problems = call.batch;
   of.row_items = kernels.row_items.as<cuda::RowItem>();
   of.dense_items = kernels.dense_items.as<cuda::RowItem>();
   of.num_dense_items = static_cast<int64_t>(items.dense.size());
-  of.num_row_items = static_cast<int64_t>(items.rows.size());
+  of.num_row_items = static_cast<uint32_t>(items.rows.size());
   of.most_tokens = static_cast<int32_t>(call.n);
-  of.slots = kernels.slots.as<cuda::EdgeSlot>();
-  of.num_slots = std::ssize(items.slots);
-  of.drawn = kernels.drawn.as<unsigned char>();
   of.counts = static_cast<cuda::DeviceHeadCounts*>(kernels.counts.data());
   if (given) return kernels;
-  const absl::Status status = CudaStatus(cuda::DrawPairHeads(device_->stream(), of, false), "draw");
+  absl::Status status = kernels.rounds.Start(*device_, problems, std::numeric_limits<int64_t>::max(), of);
+  if (status.ok()) status = CudaStatus(kernels.rounds.ForKept({}), "draw");
   if (!status.ok()) return status;
+  of = kernels.rounds.call();
   return kernels;
 }
 

@@ -15,6 +15,7 @@
 #include "bench/gpu/attention_gpu.h"
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/call.h"
+#include "kernels/cuda/attention/rounds.h"
 #include "kernels/cuda/device/device_array.h"
 #include "kernels/cuda/device/runtime.h"
 #include "kernels/cuda/ops/memberships.h"
@@ -31,7 +32,8 @@ inline absl::Status WaitForAll() { return cuda::CudaStatus(cudaDeviceSynchronize
 // A DeviceCall of its own, whose lists stay as long as it lives: kernels are launched without the backend's host part.
 struct KernelCall {
   cuda::DeviceCall call = {};
-  cuda::DeviceArray problems, row_items, dense_items, slots, drawn, counts;
+  cuda::DeviceArray problems, row_items, dense_items, counts;
+  cuda::DrawRounds rounds;
 };
 
 class AttentionRuns {

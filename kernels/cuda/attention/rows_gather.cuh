@@ -30,6 +30,8 @@ class RowGather {
 
   // False: the problem has been cancelled.
   __device__ bool Attend(int row) {
+    const RowEdges edges(operands_.call, operands_.problem, operands_.item, operands_.item.first_query + row);
+    if (!edges.here()) return true;
     row_ = row;
     state_ = {};
     const float* q = operands_.Query(row);
@@ -42,7 +44,6 @@ class RowGather {
         value_[r][c] = 0.0f;
       }
     }
-    const RowEdges edges(operands_.call, operands_.problem, operands_.item, operands_.item.first_query + row);
     const int32_t count = ForBatches<kBatch>(operands_.problem, edges, list_, [&](int begin, int size, int32_t place) {
       AttendBatch(edges, begin, size, place);
     });

@@ -29,22 +29,24 @@ class RowsMma {
         list_(list),
         tau_(tau),
         multi_(HasMultiplicity(operands.problem)),
-        group_(static_cast<int>(threadIdx.x) % kWarpSize / 4),
-        thread_(static_cast<int>(threadIdx.x) % 4) {}
+        group_(ThisThread() % kWarpSize / 4),
+        thread_(ThisThread() % 4) {}
 
-  enum class End { kStored, kCancelled, kNotFinite };
+  // kAlone: nothing is stored, since one of several rows is not finite, or is not here; take them one at a time.
+  enum class End { kStored, kCancelled, kAlone };
 
-  // Rows first..first + rows - 1 of the item. kNotFinite: nothing is stored; of several rows only.
+  // Rows first..first + rows - 1 of the item, of which the round has the first.
   __device__ End Attend(int first, int rows) {
     LoadQueries(first, rows);
 #pragma unroll 1
     for (row_ = 0; row_ < rows; ++row_) {
-      if (!AttendRow(first + row_)) return End::kCancelled;
+      const End end = AttendRow(first + row_);
+      if (end != End::kStored) return end;
     }
     bool finite = true;
 #pragma unroll
     for (int i = 0; i < kSums; ++i) finite &= isfinite(sums_[i] * normalizer_[i % 2]);
-    if (!__all_sync(kWholeWarp, finite || rows == 1)) return End::kNotFinite;
+    if (!__all_sync(kWholeWarp, finite || rows == 1)) return End::kAlone;
     Store(first, rows);
     return End::kStored;
   }
@@ -74,25 +76,25 @@ class RowsMma {
     normalizer_[0] = normalizer_[1] = 0.0f;
   }
 
-  // False: the problem has been cancelled.
-  __device__ bool AttendRow(int row) {
+  __device__ End AttendRow(int row) {
     const RowEdges edges(operands_.call, operands_.problem, operands_.item, operands_.item.first_query + row);
+    if (!edges.here()) return End::kAlone;
     unit_ = limit_ = -INFINITY;
     sum_ = 0.0f;
     const int32_t count = ForBatches<kBatch>(operands_.problem, edges, list_, [&](int begin, int size, int32_t place) {
       AttendBatch(edges, row, begin, min(size - begin, kBatch), place);
     });
-    if (count < 0) return false;
+    if (count < 0) return End::kCancelled;
 #pragma unroll
     for (int step = 4; step < kWarpSize; step *= 2) sum_ += __shfl_xor_sync(kWholeWarp, sum_, step);
-    if (!Mine() || count == 0) return true;
+    if (!Mine() || count == 0) return End::kStored;
     const float normalizer = sum_ > 0.0f ? 1.0f / sum_ : NAN;
     if (row_ % 2 == 0) {
       normalizer_[0] = normalizer;
     } else {
       normalizer_[1] = normalizer;
     }
-    return true;
+    return End::kStored;
   }
 
   // The thread has scores, weights and sums of the row.
