@@ -35,7 +35,7 @@ class DrawRounds {
   absl::Status Start(Device& device, std::span<const DeviceProblem> problems, int64_t most_bytes,
                      const DeviceCall& call);
 
-  // A call's edges, once they have been drawn; single() only.
+  // The call with its pool and its last round, which later passes change.
   const DeviceCall& call() const { return call_; }
   // All edges are in memory at once.
   bool single() const { return plan_.rounds <= 1; }
