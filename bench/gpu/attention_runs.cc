@@ -1,7 +1,6 @@
 #include "bench/gpu/attention_runs.h"
 
 #include <iterator>
-#include <limits>
 #include <utility>
 
 #include "bench/membership_network.h"
@@ -110,7 +109,7 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
                                            (call.n + 1) * sizeof(int64_t), cudaMemcpyDeviceToHost);
       if (error != cudaSuccess) return CudaStatus(error, "offsets of given rows");
     }
-    cuda::AddRowItems(shape, b, call.heads, std::numeric_limits<int64_t>::max(), problem, items);
+    cuda::AddRowItems(shape, b, call.heads, problem, items);
   }
   auto on_device = DeviceArray::Copy(*device_, std::span<const cuda::DeviceProblem>(problems));
   if (!on_device.ok()) return on_device.status();
@@ -131,10 +130,11 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
   of.head_dim = of.value_dim = call.head_dim;
   of.scale = Scale(call);
   of.problems = kernels.problems.as<cuda::DeviceProblem>();
+  of.num_problems = call.batch;
   of.row_items = kernels.row_items.as<cuda::RowItem>();
   of.dense_items = kernels.dense_items.as<cuda::RowItem>();
   of.num_dense_items = std::ssize(items.dense);
-  of.num_row_items = std::ssize(items.rows);
+  of.num_row_items = static_cast<uint32_t>(items.rows.size());
   return kernels;
 }
 

@@ -1,4 +1,4 @@
-// The row kernel: a block has one item, a warp of it one row at a time, in precision bf16 by rows_mma.cuh, in float32
+// The row kernel: a block has an item at a time, a warp of it one row at a time, in precision bf16 by rows_mma.cuh, in float32
 // by rows_gather.cuh.
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/attention/rows.cuh"
@@ -10,20 +10,28 @@ namespace {
 
 constexpr int kWarps = 4;
 
+// No row of the item is for this kernel in this round.
+__device__ bool IsElsewhere(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item) {
+  if (problem.kind != PatternKind::kDrawn) return !IsFirstRound(call);
+  return NothingDrawn(call) || IsDenseHead(call, problem, item.head);
+}
+
 template <typename Rows, int kBlocksAtOnce>
 __global__ void __launch_bounds__(kWarps* kWarpSize, kBlocksAtOnce)
     AttendRowItems(const __grid_constant__ DeviceCall call) {
   __shared__ typename Rows::Shared shared[kWarps];
-  const RowItem& item = call.row_items[blockIdx.x];
-  const DeviceProblem& problem = call.problems[item.problem];
-  if (item.slot >= 0 && IsDenseHead(call, problem, item.head)) return;
-  if (Cancelled(problem)) return;
-  const RowOperands<typename Rows::Element> operands(call, problem, item);
-  const int warp = static_cast<int>(threadIdx.x / kWarpSize);
-  Rows rows(operands, shared[warp]);
 #pragma unroll 1
-  for (int row = warp; row < item.queries; row += kWarps) {
-    if (!rows.Attend(row)) return;
+  for (uint32_t index = blockIdx.x; index < call.num_row_items; index += gridDim.x) {
+    const RowItem& item = call.row_items[index];
+    const DeviceProblem& problem = call.problems[item.problem];
+    if (IsElsewhere(call, problem, item) || Cancelled(problem)) continue;
+    const RowOperands<typename Rows::Element> operands(call, problem, item);
+    const int warp = static_cast<int>(threadIdx.x / kWarpSize);
+    Rows rows(operands, shared[warp]);
+#pragma unroll 1
+    for (int row = warp; row < item.queries; row += kWarps) {
+      if (!rows.Attend(row)) break;
+    }
   }
 }
 
@@ -31,7 +39,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize, kBlocksAtOnce)
 template <template <bool> typename Rows, int kBlocksAtOnce>
 cudaError_t Start(cudaStream_t stream, const DeviceCall& call) {
   return Launch(
-      stream, call.num_row_items, kWarps * kWarpSize, 0,
+      stream, BlocksFor(call, call.num_row_items), kWarps * kWarpSize, 0,
       call.special ? kLoaded<AttendRowItems<Rows<true>, 1>> : kLoaded<AttendRowItems<Rows<false>, kBlocksAtOnce>>,
       call);
 }

@@ -38,6 +38,8 @@ class RowGather {
 
   // False: the problem has been cancelled.
   __device__ bool Attend(int row) {
+    const RowEdges edges(operands_.call, operands_.problem, operands_.item, operands_.item.first_query + row);
+    if (!edges.here()) return true;
     const float* q = operands_.Query(row);
 #pragma unroll
     for (int c = 0; c < kKeyVectors; ++c) {
@@ -49,7 +51,6 @@ class RowGather {
 #pragma unroll
     for (int r = 0; r < kValueVectors; ++r) sums_[r] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     softmax_ = {};
-    const RowEdges edges(operands_.call, operands_.problem, operands_.item, operands_.item.first_query + row);
     const int32_t edge_count =
         ForBatches<kBatch>(operands_.problem, edges, shared_.list,
                            [&](int begin, int count, int32_t place) { AttendBatch(edges, row, begin, count, place); });

@@ -54,8 +54,9 @@ class RowsMma {
 
   // False: the problem has been cancelled.
   __device__ bool Attend(int row) {
-    LoadQuery(row);
     const RowEdges edges(operands_.call, operands_.problem, operands_.item, operands_.item.first_query + row);
+    if (!edges.here()) return true;
+    LoadQuery(row);
 #pragma unroll 1
     for (again_ = false;; again_ = true) {
       softmax_ = {};
