@@ -1,5 +1,5 @@
-// The row kernel: a block has an item at a time, a warp of it one row at a time, in precision bf16 by rows_mma.cuh, in float32
-// by rows_gather.cuh.
+// The row kernel: a block has an item at a time, a warp of it one row at a time, in precision bf16 by rows_mma.cuh, in
+// float32 by rows_gather.cuh.
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/attention/rows.cuh"
 #include "kernels/cuda/attention/rows_gather.cuh"
