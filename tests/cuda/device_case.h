@@ -65,8 +65,10 @@ struct DeviceCase {
   std::vector<DeviceCap> Caps() const { return Get(call.caps, call.num_caps); }
   std::vector<DeviceHeadCounts> Counts() const { return Get(call.counts, num_counts); }
 
-  // Settles the caps.
+  // Settles the caps, which begin as they were given.
   void Select() {
+    const size_t bytes = first_caps_.size() * sizeof(DeviceCap);
+    EXPECT_EQ(cudaMemcpy(call.caps, first_caps_.data(), bytes, cudaMemcpyHostToDevice), cudaSuccess);
     DeviceCopies scratch;
     // Scratch comes as it is.
     const std::vector<unsigned char> dirt(static_cast<size_t>(CapScratchBytes(call.num_caps)), 0xA5);
@@ -90,6 +92,7 @@ struct DeviceCase {
   RowItems items;
 
  private:
+  std::vector<DeviceCap> first_caps_;
   bool kept_ = false;
 };
 
@@ -197,6 +200,7 @@ inline DeviceCase::DeviceCase(const edgewise::testing::Case& host, std::vector<D
   call.num_dense_items = std::ssize(items.dense);
   call.full = memory.Put(std::vector<int32_t>(1));
   call.caps = memory.Put(caps);
+  first_caps_ = caps;
   call.num_caps = static_cast<int32_t>(caps.size());
   call.counts = memory.Put(std::vector<DeviceHeadCounts>(static_cast<size_t>(num_counts)));
   EXPECT_TRUE(rounds.Start(*device, problems, int64_t{1} << 40, call).ok());
