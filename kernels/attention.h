@@ -93,7 +93,7 @@ struct AttentionInputs {
   Memberships memberships;  // empty unless a pattern is DrawnRows
   int32_t num_heads = 0;
   // Of k and v; divides num_heads: so many neighbouring heads read the same keys and values (grouped queries). 0: as
-  // many as num_heads. Fewer only where Backend::ServesDecoders, and not with DrawnRows.
+  // many as num_heads. Fewer not with DrawnRows.
   int32_t num_key_value_heads = 0;
   int32_t head_dim = 0;
   int32_t value_dim = 0;  // of v and the output; 0: head_dim

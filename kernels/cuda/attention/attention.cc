@@ -93,6 +93,7 @@ DeviceCall MakeCall(const AttentionInputs& inputs, Matrix out) {
   call.out = out.data;
   call.out_stride = out.stride;
   call.num_heads = inputs.num_heads;
+  call.heads_of_key = inputs.num_heads / inputs.key_value_heads();
   call.head_dim = inputs.head_dim;
   call.value_dim = inputs.value_dim > 0 ? inputs.value_dim : inputs.head_dim;
   call.scale = inputs.scale;
@@ -150,7 +151,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
     if (of.kind == PatternKind::kGiven) StageGivenRows(problem, inputs.num_heads, staging_, of);
     call.special |= call.multi || problem.bias != nullptr || of.multiplicity != nullptr;
     if (of.kind == PatternKind::kTiles) {
-      AddTileItems(problem, index, inputs.num_heads, inputs.phase, staging_, tile_items);
+      AddTileItems(problem, index, inputs, staging_, tile_items);
     }
   }
   call.num_narrow_items = OrderTileItems(tile_items);
@@ -284,8 +285,8 @@ absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::s
     call.v16_stride = 2 * inputs.v.stride;
     return absl::OkStatus();
   }
-  call.k16_stride = static_cast<int64_t>(call.num_heads) * call.head_dim;
-  call.v16_stride = static_cast<int64_t>(call.num_heads) * call.value_dim;
+  call.k16_stride = static_cast<int64_t>(inputs.key_value_heads()) * call.head_dim;
+  call.v16_stride = static_cast<int64_t>(inputs.key_value_heads()) * call.value_dim;
   const int64_t k_count = (inputs.k.rows * call.k16_stride + 127) / 128 * 128;  // keeps the values aligned
   absl::StatusOr<DeviceArray> block = DeviceArray::Create(
       device_, (k_count + inputs.v.rows * call.v16_stride) * static_cast<int64_t>(sizeof(__nv_bfloat16)));

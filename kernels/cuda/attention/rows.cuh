@@ -49,8 +49,8 @@ struct RowOperands {
       k = call.k16;
       v = call.v16;
     }
-    k += problem.first_row * k_stride + static_cast<int64_t>(item.head) * call.head_dim;
-    v += problem.first_row * v_stride + static_cast<int64_t>(item.head) * call.value_dim;
+    k += problem.first_row * k_stride + KeyHead(call, item.head) * call.head_dim;
+    v += problem.first_row * v_stride + KeyHead(call, item.head) * call.value_dim;
   }
 
   __device__ const float* Query(int row) const {
