@@ -288,8 +288,6 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kCo
   const LimitRange range = FindLimitRange<kWarps>(item, lists, warp, lane);
 
   const int64_t key_head = KeyHead(call, item.head);
-  const float* const k = call.k + problem.first_row * call.k_stride + key_head * call.head_dim;
-  const float* const v = call.v + problem.first_row * call.v_stride + key_head * call.value_dim;
   Items items(call, item, warp);
   OnlineSoftmax states[kRows];
   float sums[kRows][kColumns] = {};
@@ -298,6 +296,7 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kCo
       const int64_t key = lists.keys[tile & 1][row];
       return key < 0 ? nullptr : from + key * stride;
     };
+    const float* const k = call.k + problem.first_row * call.k_stride + key_head * call.head_dim;
     StageRows<kWarps, kTileKeys, kLoads>([&](int row) { return row_of(k, call.k_stride, row); }, call.head_dim, 1.0f,
                                          groups, group_stride, tile_rows);
     LoadTileKeys<kWarps>(item, span, tile + 1, lists);
@@ -316,6 +315,7 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kCo
       WeighTile(scores, first_row, column, weights, states, sums);
     }
     __syncthreads();  // the keys have been read
+    const float* const v = call.v + problem.first_row * call.v_stride + key_head * call.value_dim;
     StageRows<kWarps, kTileKeys, kLoads>([&](int row) { return row_of(v, call.v_stride, row); }, call.value_dim, 1.0f,
                                          4 * kColumns, 4 * kColumns, tile_rows);
     __syncthreads();
