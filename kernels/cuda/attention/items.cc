@@ -32,47 +32,42 @@ class TileCutter {
         most_rows_(inputs.phase == Phase::kDecode ? kWarpQueries : kTileQueries),
         runs_(inputs.runs_as_windows),
         staging_(staging),
-        items_(items) {}
+        items_(items),
+        first_item_(items.size()),
+        seen_(problem.tokens - problem.first_query) {}
 
   void AddPairs(const AllPairs& pairs) {
     const int32_t first = problem_.first_query, end = problem_.tokens;
-    if (pairs.reach != AllPairs::kFar) {
-      AddRuns(first, end, -1, [&](int32_t i) { return KeysOf(pairs, problem_.positions, end, i); });
-      return;
+    if (pairs.reach == AllPairs::kFar) {
+      return CutQueries(first, end, most_rows_, [&](int32_t query, int32_t queries) {
+        AddForHeads({index_, 0, query, queries, pairs.causal ? query + queries : end, pairs.causal ? 1 : 0});
+      });
     }
-    CutQueries(first, end, most_rows_, [&](int32_t query, int32_t queries) {
-      AddForHeads({index_, 0, query, queries, pairs.causal ? query + queries : end, pairs.causal ? 1 : 0});
-    });
+    for (int32_t i = first; i < end; ++i) Seen(i) = KeysOf(pairs, problem_.positions, end, i);
+    Cut(first, end, nullptr);
+    StageSeen();
   }
 
   void AddGroups(const GroupedKeys& groups) {
     const int32_t* keys = staging_.Add(std::span<const int32_t>(groups.keys));
-    std::vector<int32_t> seen;  // keys that each query sees
     for (size_t g = 0; g + 1 < groups.group_begin.size(); ++g) {
-      const auto first = groups.keys.begin() + groups.key_offsets[g],
-                 last = groups.keys.begin() + groups.key_offsets[g + 1];
-      for (int32_t i = groups.group_begin[g]; i < groups.group_begin[g + 1]; ++i) {
-        seen.push_back(static_cast<int32_t>((groups.causal ? std::upper_bound(first, last, i) : last) - first));
-      }
-    }
-    const int32_t* limits = groups.causal ? staging_.Add(std::span<const int32_t>(seen)) : nullptr;
-    for (size_t g = 0; g + 1 < groups.group_begin.size(); ++g) {
-      const int32_t* list = groups.keys.data() + groups.key_offsets[g];
-      const auto count = static_cast<int32_t>(groups.key_offsets[g + 1] - groups.key_offsets[g]);
-      const int64_t run = runs_ ? RunLength(list, count) : 0;
-      int32_t begin = groups.group_begin[g];
-      const int32_t end = groups.group_begin[g + 1];
-      const auto seen_by = [&](int32_t query) { return seen[query - problem_.first_query]; };
+      const int32_t begin = groups.group_begin[g], end = groups.group_begin[g + 1];
+      const auto list =
+          std::span(groups.keys).subspan(groups.key_offsets[g], groups.key_offsets[g + 1] - groups.key_offsets[g]);
+      const int64_t run = runs_ ? RunLength(list.data(), std::ssize(list)) : 0;
       int32_t lists = begin;  // the first query that sees more than the run
-      while (run > 0 && lists < end && seen_by(lists) <= run) ++lists;
-      AddRuns(begin, lists, -1, [&](int32_t i) { return KeyRun{list[0], list[0] + seen_by(i)}; });
-      CutQueries(lists, end, most_rows_, [&](int32_t first, int32_t queries) {
-        TileItem item = {index_, 0, first, queries, seen_by(first + queries - 1), 0};
-        if (count > 0) item.keys = keys + groups.key_offsets[g];
-        if (groups.causal) item.limits = limits + (first - problem_.first_query);
-        AddForHeads(item);
-      });
+      for (int32_t i = begin; i < end; ++i) {
+        const auto seen =
+            groups.causal ? std::upper_bound(list.begin(), list.end(), i) - list.begin() : std::ssize(list);
+        Seen(i) = {0, static_cast<int32_t>(seen)};
+        if (run == 0 || seen > run) continue;
+        Seen(i) = {list[0], list[0] + Seen(i).end};
+        lists = i + 1;
+      }
+      Cut(begin, lists, nullptr);
+      Cut(lists, end, list.empty() ? nullptr : keys + groups.key_offsets[g]);
     }
+    StageSeen();
   }
 
   void AddGiven(const HeadEdges& edges, int32_t head) {
@@ -86,48 +81,42 @@ class TileCutter {
       const auto row = row_of(i);
       return runs_ && RunLength(row.data(), std::ssize(row)) == std::ssize(row);
     };
-    std::vector<int32_t> seen;
-    for (int32_t i = problem_.first_query; i < problem_.tokens; ++i) {
-      seen.push_back(static_cast<int32_t>(row_of(i).size()));
+    first_item_ = items_.size();
+    for (int32_t begin = problem_.first_query, end = begin; begin < problem_.tokens; begin = end) {
+      auto longest = row_of(begin);
+      const bool runs = is_run(begin);
+      for (; end < problem_.tokens && is_run(end) == runs; ++end) {
+        const auto row = row_of(end);
+        const auto size = static_cast<int32_t>(row.size());
+        const int32_t first = runs && size > 0 ? row.front() : 0;
+        if (!runs && !std::equal(row.begin(), row.begin() + std::min(row.size(), longest.size()), longest.begin()))
+          break;
+        if (row.size() > longest.size()) longest = row;
+        Seen(end) = {first, first + size};
+      }
+      Cut(begin, end, runs || longest.empty() ? nullptr : keys + (longest.data() - edges.keys.data()), head);
     }
-    const int32_t* limits = staging_.Add(std::span<const int32_t>(seen));
-    TileItem item = {};
-    std::span<const int32_t> longest;
-    const auto finish = [&] {
-      if (item.queries > 0) items_.push_back(item);
-      item = {};
-      longest = {};
-    };
-    for (int32_t i = problem_.first_query; i < problem_.tokens; ++i) {
-      if (is_run(i)) {
-        finish();
-        const int32_t begin = i;
-        while (i + 1 < problem_.tokens && is_run(i + 1)) ++i;
-        AddRuns(begin, i + 1, head, [&](int32_t query) {
-          const auto row = row_of(query);
-          return row.empty() ? KeyRun{} : KeyRun{row.front(), row.back() + 1};
-        });
-        continue;
-      }
-      const auto row = row_of(i);
-      const auto shared = static_cast<int64_t>(std::min(row.size(), longest.size()));
-      const bool joins = item.queries > 0 && item.queries < most_rows_ &&
-                         std::equal(row.begin(), row.begin() + shared, longest.begin());
-      if (!joins) {
-        finish();
-        item = {index_, head, i, 0, 0, 0, nullptr, limits + (i - problem_.first_query)};
-      }
-      ++item.queries;
-      if (row.size() > longest.size()) {
-        longest = row;
-        item.num_keys = static_cast<int32_t>(row.size());
-        item.keys = keys + edges.row_offsets[i - shift];
-      }
-    }
-    finish();
+    StageSeen();
   }
 
  private:
+  KeyRun& Seen(int32_t query) { return seen_[query - problem_.first_query]; }
+
+  // Adds the items of queries begin..end - 1, which have a list of keys, for one head or for all.
+  void Cut(int32_t begin, int32_t end, const int32_t* keys, int32_t head = -1) {
+    CutQueries(begin, end, most_rows_, [&](int32_t first, int32_t queries) {
+      TileItem item = {index_, head, first, queries, 0, 0, keys};
+      item.first_key = problem_.tokens;
+      for (int32_t i = first; i < first + queries; ++i) {
+        if (Seen(i).size() == 0) Seen(i) = {};
+        if (Seen(i).size() > 0) item.first_key = std::min(item.first_key, Seen(i).begin);
+        item.num_keys = std::max(item.num_keys, Seen(i).end);
+      }
+      item.first_key = std::min(item.first_key, item.num_keys);
+      head < 0 ? AddForHeads(item) : items_.push_back(item);
+    });
+  }
+
   void AddForHeads(TileItem item) {
     const int32_t together = std::clamp(most_rows_ / item.queries, 1, heads_of_key_);
     for (item.head = 0; item.head < num_heads_; item.head += item.heads) {
@@ -136,32 +125,16 @@ class TileCutter {
     }
   }
 
-  // Queries begin..end - 1, which see run_of(query). head: below 0: all.
-  template <typename RunOf>
-  void AddRuns(int32_t begin, int32_t end, int32_t head, const RunOf& run_of) {
-    std::vector<int32_t> starts, limits;
-    for (int32_t i = begin; i < end; ++i) {
-      const KeyRun run = run_of(i);
-      starts.push_back(run.size() > 0 ? run.begin : 0);
-      limits.push_back(run.size() > 0 ? run.end : 0);
+  // What the queries see, for the items since first_item_.
+  void StageSeen() {
+    std::vector<int32_t> places;
+    for (const KeyRun& seen : seen_) places.push_back(seen.begin);
+    for (const KeyRun& seen : seen_) places.push_back(seen.end);
+    const int32_t* staged = staging_.Add(std::span<const int32_t>(places));
+    for (TileItem& item : std::span(items_).subspan(first_item_)) {
+      item.starts = staged + (item.first_query - problem_.first_query);
+      item.limits = item.starts + seen_.size();
     }
-    const int32_t* device_starts = staging_.Add(std::span<const int32_t>(starts));
-    const int32_t* device_limits = staging_.Add(std::span<const int32_t>(limits));
-    CutQueries(begin, end, most_rows_, [&](int32_t first, int32_t queries) {
-      TileItem item = {index_, head, first, queries, 0, 0, nullptr, device_limits + (first - begin)};
-      item.starts = device_starts + (first - begin);
-      item.first_key = problem_.tokens;
-      for (int32_t i = first - begin; i < first - begin + queries; ++i) {
-        if (limits[i] > 0) item.first_key = std::min(item.first_key, starts[i]);
-        item.num_keys = std::max(item.num_keys, limits[i]);
-      }
-      item.first_key = std::min(item.first_key, item.num_keys);
-      if (head < 0) {
-        AddForHeads(item);
-      } else {
-        items_.push_back(item);
-      }
-    });
   }
 
   const AttentionProblem& problem_;
@@ -170,6 +143,8 @@ class TileCutter {
   const bool runs_;
   Staging& staging_;
   std::vector<TileItem>& items_;
+  size_t first_item_;
+  std::vector<KeyRun> seen_;  // by each query, of its item's list
 };
 
 bool IsSingle(const ExplicitEdges& given) {
