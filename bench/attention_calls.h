@@ -73,7 +73,7 @@ class MembershipCall {
       for (float& value : *values) value *= factor;
     }
   }
-  // Of this object's memory, after Run.
+  // In this object's memory, valid after Run.
   Memberships memberships() const {
     return {x_.data(), y_.data(), query_bound_.data(), key_bound_.data(), operands_->inputs.q.rows, weights_->rank()};
   }

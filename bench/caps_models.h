@@ -1,4 +1,4 @@
-// What caps cost whole models (caps_bench).
+// Times whole models under caps (caps_bench).
 #ifndef EDGEWISE_BENCH_CAPS_MODELS_H_
 #define EDGEWISE_BENCH_CAPS_MODELS_H_
 

@@ -20,8 +20,8 @@ struct RunOptions {
   void Register(FlagSet& flags);
 };
 
-// Of a flag given twice the last one counts. Ends the program where help is asked for, with status 0, and at a wrong
-// flag, with 2.
+// A flag that is given twice takes its last value. Ends the program where help is asked for, with status 0, and at a
+// wrong flag, with 2.
 void ParseOrExit(FlagSet& flags, int argc, char** argv);
 
 }  // namespace edgewise::bench

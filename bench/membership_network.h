@@ -12,7 +12,7 @@ class MembershipNetwork {
   static constexpr int kClusters = 128;
 
   MembershipNetwork(int heads, int head_dim);
-  // Of this object's memory.
+  // In this object's memory.
   MembershipParameters parameters() const;
 
  private:

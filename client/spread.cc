@@ -42,7 +42,7 @@ uint64_t DrawSeed() {
   return uint64_t{device()} << 32 | device();
 }
 
-// What two answers must have in common to be parts of one.
+// The fields that two answers must share to be parts of one.
 using Origin = std::tuple<int64_t, std::string, std::string, std::string, std::string>;
 
 // Version, device, build, weights; and the settings, which a profile changes that is reloaded.

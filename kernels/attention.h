@@ -92,8 +92,8 @@ struct AttentionInputs {
   ConstMatrix v;            // [rows, key/value heads * value_dim]
   Memberships memberships;  // empty unless a pattern is DrawnRows
   int32_t num_heads = 0;
-  // Of k and v; divides num_heads: so many neighbouring heads read the same keys and values (grouped queries). 0: as
-  // many as num_heads. Fewer not with DrawnRows.
+  // Heads of k and v; divides num_heads: each run of num_heads / num_key_value_heads heads reads the same keys and
+  // values (grouped queries). 0: num_heads. Fewer not with DrawnRows.
   int32_t num_key_value_heads = 0;
   int32_t head_dim = 0;
   int32_t value_dim = 0;  // of v and the output; 0: head_dim
@@ -174,7 +174,8 @@ struct AttentionProblem {
   // heads of head_dim columns. Host memory that outlives the call. Only where Backend::TakesPages, and not with
   // DrawnRows. Null: they are rows of k and v.
   const float* const* pages = nullptr;
-  int32_t read_queries = std::numeric_limits<int32_t>::max();  // the first so many; output rows of others hold anything
+  // the first `read_queries`; output rows of others hold anything
+  int32_t read_queries = std::numeric_limits<int32_t>::max();
   const int32_t* positions = nullptr;  // [n] ascending places in the sequence as sent, host; null: 0..n-1
   const PairwiseBias* bias = nullptr;  // null: none
   AttentionPattern pattern;

@@ -140,8 +140,8 @@ class Backend {
   // positions[r] of the table as cosines c and sines s, side by side, (a, b) = (a c - b s, b c + a s). positions
   // [x.rows], host.
   virtual absl::Status Rotate(Matrix x, ConstMatrix table, std::span<const int32_t> positions) = 0;
-  // A cache of keys and values: rows that calls of Attend read again and again (AttentionInputs::cached). The floats
-  // that so many columns of a row take there: fewer where the precision rounds keys and values anyhow.
+  // A cache of keys and values: rows that calls of Attend read again and again (AttentionInputs::cached). Returns the
+  // floats that `columns` columns of a row take there: fewer where the precision rounds keys and values anyhow.
   virtual int64_t CacheFloats(int64_t columns) const { return columns; }
   // Writes rows of keys and values to a cache. cache [x.rows, CacheFloats(x.columns)]; x.columns is a multiple of
   // HeadAlignment.

@@ -31,7 +31,7 @@ namespace edgewise {
 
 inline constexpr float kLeastCertificateScale = 1e-32f;
 
-// Of one vector, beside its rounded rest. Without a useful one `along` is 0 and `across` infinity: the intervals hold
+// Bounds one vector, beside its rounded rest. A useless one has `along` 0 and `across` infinity: its intervals hold
 // everything.
 struct Certificate {
   float along;
@@ -47,7 +47,7 @@ EDGEWISE_HOST_DEVICE static inline float CertificateMargin(int rank) {
 // `left` of a vector over its scale.
 EDGEWISE_HOST_DEVICE static inline float CertificateLeft(int rank) { return 0.5001f * sqrtf(static_cast<float>(rank)); }
 
-// What a rest is divided by before it is rounded to the nearest whole numbers, from its largest size.
+// The divisor of a rest before it is rounded to the nearest whole numbers, from its largest size.
 EDGEWISE_HOST_DEVICE static inline float CertificateScale(float largest) {
   const float scale = largest * (1.0f / 127.0f);
   return scale > kLeastCertificateScale ? scale : kLeastCertificateScale;  // also for NaN

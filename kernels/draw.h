@@ -49,7 +49,7 @@ EDGEWISE_HOST_DEVICE inline uint32_t CounterWord(const RandomKey& key, uint32_t 
 }
 
 // Place of the high byte of key position j: byte `index` of the 16 of block `counter` (byte b of word w is 4w + b, low
-// byte first). Of 64 positions, one block has the 16 that one thread owns in an m16n8 tensor-core fragment:
+// byte first). One block has the 16 bytes, among 64 positions, that one thread owns in an m16n8 tensor-core fragment:
 // block 4J + t, byte 2e + b <-> position 64J + 8e + 2t + b.
 struct ByteAddress {
   uint32_t counter;

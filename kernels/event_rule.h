@@ -12,7 +12,7 @@
 
 namespace edgewise {
 
-// Of the bounds of a head.
+// Reductions of the bounds of a head.
 struct EventMeans {
   float query_max = 0.0f, key_max = 0.0f;
   double query = 0.0, key = 0.0;  // means

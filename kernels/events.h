@@ -21,7 +21,8 @@ inline constexpr uint32_t kStreamEvents = 5;          // gaps and places, two ev
 inline constexpr uint32_t kStreamEventFractions = 6;  // what a place leaves open, one event a block
 
 inline constexpr uint32_t kEventAgeOne = 1u << 31;  // ages of events are multiples of 2^-31
-inline constexpr int kMaxEventRank = 512;           // of memberships: margins cover sums of so many products
+// largest rank of memberships: margins cover sums of this many products
+inline constexpr int kMaxEventRank = 512;
 
 // The bound of a query or key whose memberships have this squared norm: p_ij <= bound_i * bound_j.
 EDGEWISE_HOST_DEVICE static inline float EventBound(float square, float exploration) {

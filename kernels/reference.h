@@ -17,7 +17,7 @@ void Linear(ConstMatrix x, std::span<const float> weight, std::span<const float>
 void LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y);
 void RmsNorm(ConstMatrix x, const float* weight, float epsilon, int64_t group, Matrix y);
 void Rotate(Matrix x, ConstMatrix table, std::span<const int32_t> positions);
-// Of the rows of gate_up(x): wide [rows, 2 n], y [rows, n].
+// From the rows of gate_up(x): wide [rows, 2 n], y [rows, n].
 void Gate(ConstMatrix wide, Activation activation, Matrix y);
 
 // S [k, k] of one head, float64: softmax over all entries of C C^T, C [k, d].
@@ -35,7 +35,7 @@ struct Edge {
   int multiplicity;  // at tau = 1
   uint64_t uniform;  // of the pair; 0 for patterns that draw nothing
   float rate;
-  // Of a head that is drawn by events: no uniform number, but with law poisson_multi the events' ages, ascending.
+  // A head that is drawn by events has no uniform number, but with law poisson_multi the events' ages, ascending.
   bool by_events = false;
   std::vector<double> event_ages = {};
 };

@@ -66,7 +66,7 @@ absl::Status SelfTest(const Model& model, const RunWork& use_backend) {
   return status;
 }
 
-// The files of a folder, but for the weights. Of our own format it has the configuration alone.
+// The files of a folder but the weights. A folder of our own format has the configuration alone.
 absl::StatusOr<hugging_face::Folder> ReadFolder(ModelFolder& files, AttentionKinds kinds) {
   const absl::StatusOr<std::string> text = files.Read("config.json", kMaxConfigBytes);
   if (absl::IsNotFound(text.status())) return Missing("config.json", files);

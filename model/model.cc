@@ -48,7 +48,7 @@ absl::Status AllPads(const ModelConfig& config, size_t tokens, const char* field
   return FieldError(field, absl::StrCat("has ", tokens, " tokens, all of them pads (", config.pad_token_id, ")"));
 }
 
-// What the tokenizer made of the text of `field`: tokens may have ids that the model has not.
+// Checks the tokenizer's tokens of the text of `field`: they may have ids that the model lacks.
 absl::Status CheckMade(const ModelConfig& config, const HfTokenizer& tokenizer, const Encoding& encoding,
                        const char* field) {
   for (size_t i = 0; i < encoding.size(); ++i) {

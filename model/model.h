@@ -60,7 +60,7 @@ class Model {
   // Fields of the files that make no difference to an answer and were not read: "<file>: <field>".
   const std::vector<std::string>& skipped_fields() const { return skipped_fields_; }
 
-  // Of a Hugging Face folder that has one; null: none. Lives as long as the model.
+  // The tokenizer of a Hugging Face folder that has one; null: none. Lives as long as the model.
   const HfTokenizer* tokenizer() const { return hf_tokenizer_.get(); }
 
   // The errors of the next eight name their field (text/field_error.h): text, second, token_ids, stride, features,
@@ -87,10 +87,10 @@ class Model {
   absl::StatusOr<ModelSequence> PrepareText(const std::string& text, const std::string* second, TruncateMode truncate,
                                             WorkBounds& bounds = NoBounds(), const Prompt* prompt = nullptr) const;
 
-  // What was said, as the chat template of the folder makes a prompt of it, with no token but those that the template
-  // writes. Special tokens are found in the whole of it, as transformers does it: also in what was said. The error's
-  // field is messages, or template_arguments (chat::Arguments::Read). INVALID_ARGUMENT: chat_template() is an error;
-  // the template refuses the messages; the prompt is too long. `now`: ChatTemplate::Render.
+  // The tokens of a prompt that the chat template of the folder makes of the messages, with no token but those that the
+  // template writes. Special tokens are found in the whole prompt, as transformers does it: also in the messages. The
+  // error's field is messages, or template_arguments (chat::Arguments::Read). INVALID_ARGUMENT: chat_template() is an
+  // error; the template refuses the messages; the prompt is too long. `now`: ChatTemplate::Render.
   absl::StatusOr<ModelSequence> PrepareChat(const std::vector<chat::Message>& messages, absl::CivilSecond now,
                                             WorkBounds& bounds = NoBounds(),
                                             const std::string& template_arguments = "") const;

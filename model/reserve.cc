@@ -11,7 +11,7 @@
 namespace edgewise {
 namespace {
 
-// Of the keys, or the values, of a token.
+// Floats of the keys, or the values, of a token.
 int64_t Width(const ModelConfig& config) { return static_cast<int64_t>(KeyValueHeads(config)) * config.head_dim; }
 
 }  // namespace

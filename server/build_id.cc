@@ -29,7 +29,7 @@ std::string FindId(absl::string_view notes) {
   return "";
 }
 
-// Of the executable, whose name is empty and which comes first, and of the library of CUDA.
+// Collects the ids of the executable, whose name is empty and which comes first, and of the CUDA library.
 int AddIds(dl_phdr_info* object, size_t, void* ids) {
   const absl::string_view name(object->dlpi_name);
   if (!name.empty() && !absl::StrContains(name, "libedgewise_cuda")) return 0;

@@ -38,7 +38,8 @@ double TokensOf(const ModelInput& input) {
   return tokens;
 }
 
-// Of one sample's pairs, those in layers that draw from memberships: the expected edges of others are their edges.
+// The pairs of one sample that lie in layers which draw from memberships. The expected edges of other layers are their
+// edges.
 double SummedPairs(const Model& model, const ModelInput& input, double pairs) {
   if (!input.wanted.expected || input.graph.has_value()) return 0.0;
   const int32_t layers = model.config().num_hidden_layers;
@@ -105,7 +106,7 @@ void CostModel::Anchor() {
   spread_ = 1.0;  // of first observations it says nothing
 }
 
-// By least squares, how many times as long the device takes of late as when the anchor was set.
+// The ratio of recent times to those that the anchor predicts, fitted by least squares.
 double CostModel::Slower() const {
   double once = 0.0, twice = 0.0;
   for (int i = 0; i < kTerms; ++i) {

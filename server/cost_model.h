@@ -12,7 +12,7 @@
 
 namespace edgewise::server {
 
-// What a request, or a batch of requests, asks of the device. Sums over its inputs and samples.
+// The work of a request, or of a batch of requests, summed over inputs and samples.
 struct Demand {
   double passes = 0.0;  // inputs times samples
   double tokens = 0.0;  // valid tokens
@@ -43,12 +43,12 @@ class CostModel {
 
   // `demand` took `seconds` > 0 of the device, in one batch.
   void Observe(const Demand& demand, double seconds);
-  // What was observed so far also decides, forever, what later observations leave open: where all requests have the
-  // same density, these do not tell what an edge costs from what a pair does.
+  // Freezes the observations so far as a prior. Later ones may be collinear (all of one density), and then cannot tell
+  // the cost of an edge from that of a pair.
   void Anchor();
   // Seconds of a batch of this demand. 0 before the first observation.
   double Predict(const Demand& demand) const;
-  // At least 1: hardly an observation took more than so many times the seconds that were predicted for it.
+  // A high percentile of recent times over their predictions, at least 1.
   double Spread() const;
 
   // Before an input runs: its samples, or LikelySamples under a tolerance, with the edges of its cap or LikelyEdges,
@@ -57,8 +57,8 @@ class CostModel {
   // After it ran: `result` of `input` is OK. Observes its edges and, under a tolerance, its samples.
   Demand Observed(const Model& model, const ModelInput& input, const InputResult& result);
 
-  // The edges that an input of so many tokens and pairs (of one sample) is likely not to exceed: nine tenths of the
-  // observed inputs of about its length had a lower density. All pairs before the first observation of its length.
+  // The 90th percentile of the edges of one sample of an input of this length: that of the observed densities, times
+  // `pairs`. All pairs before the first observation of the length.
   double LikelyEdges(double tokens, double pairs) const;
   void ObserveEdges(double tokens, double pairs, double edges);
 
@@ -68,31 +68,31 @@ class CostModel {
   double LikelySamples(double tolerance, double samples) const;
   void ObserveSamples(double tolerance, double used);
 
-  // Of a generation: its prompt and the tokens that it is likely to generate of those that it may.
+  // Seconds of a generation: of its prompt, and of the tokens that it is expected to generate.
   double PredictGeneration(double prompt_tokens, double max_new_tokens) const;
   // A token of a generation took so long of the device: the step, shared by those that it decoded.
   void ObserveToken(double seconds);
-  // A prompt of so many tokens, and the token that follows it, took so long.
+  // Records the seconds of a prompt and of the token that follows it.
   void ObservePrompt(double tokens, double seconds);
-  // A layer of so many rows of prompts took so long; and the rows that hardly take more than `seconds`, by the layers
-  // of late: 0 before the first.
+  // Records the time of one prompt layer. LayerRows: the number of rows that fit into `seconds`, judged by recent
+  // layers; 0 if none was recorded.
   void ObserveLayer(double rows, double seconds);
   double LayerRows(double seconds) const;
-  // A layer of a step of tokens took so long; and the layers that hardly take more than `seconds`, by the steps of
-  // late: 0 before the first.
+  // Records the time of one layer of a token step. TokenLayers: the number of layers that fit into `seconds`, judged by
+  // recent steps; 0 if none was recorded.
   void ObserveTokenLayer(double seconds);
   double TokenLayers(double seconds) const;
   // A generation ended on its own.
   void ObserveLength(double generated, double max_new_tokens);
 
-  // The demand of a request that came: the usual demand is the mean of late.
+  // Records the demand of a request that came. The usual demand is the recent mean.
   void ObserveRequest(const Demand& demand);
   // Requests of the usual demand that the device would answer in a second, one by one. 0 before the first request, or
   // the first observation.
   double Capacity() const;
 
-  // The seconds that hardly a request of this size takes less than: of those observed lately, the one that took least
-  // for its size. `size`: of the message in bytes, times samples. 0 before the first.
+  // A lower bound on the seconds of a request of this size: the fastest recent request, scaled by size. `size`: bytes
+  // of the message times samples. 0 before the first.
   double LeastSeconds(double size) const;
   void ObserveSize(double size, double predicted_seconds);
 
@@ -123,7 +123,7 @@ class CostModel {
   // Nine-tenths quantile of samples times the square of the tolerance, by tolerance; 0: none yet.
   std::array<double, kTolerances> variance_ ABSL_GUARDED_BY(mutex_) = {};
   double token_seconds_ ABSL_GUARDED_BY(mutex_) = 0.001;      // recent mean
-  double layer_row_seconds_ ABSL_GUARDED_BY(mutex_) = 0.0;    // the most of late; 0: none yet
+  double layer_row_seconds_ ABSL_GUARDED_BY(mutex_) = 0.0;    // recent maximum; 0: none yet
   double token_layer_seconds_ ABSL_GUARDED_BY(mutex_) = 0.0;  // likewise
   double length_ ABSL_GUARDED_BY(mutex_) = 1.0;               // recent mean of generated over allowed
   Demand usual_ ABSL_GUARDED_BY(mutex_);                      // of a request; no passes: none yet

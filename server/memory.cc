@@ -16,7 +16,7 @@ namespace edgewise::server {
 namespace {
 
 constexpr double kRetrySeconds = 1.0;
-constexpr uint64_t kShareOfFree = 3;  // a principal may hold so many times what it leaves free
+constexpr uint64_t kShareOfFree = 3;  // a principal may hold this many times what it leaves free
 
 // A limit of a cgroup, in bytes; `otherwise` where the file has none.
 uint64_t ReadLimit(const std::string& file, uint64_t otherwise) {

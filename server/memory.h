@@ -18,7 +18,7 @@ namespace edgewise::server {
 
 class MemoryLedger;
 
-// What one principal holds of a ledger, in all of its calls. Any thread.
+// The bytes that all calls of one principal hold of a ledger. Any thread.
 class MemoryAccount {
  public:
   uint64_t used() const { return used_.load(); }
@@ -52,7 +52,7 @@ class MemoryLedger {
   // last call. 0: none was.
   uint64_t TakeWanting() { return wanting_.exchange(0); }
 
-  // What is held stays so under a smaller limit.
+  // Bytes that are held already stay held under a smaller limit.
   void SetLimit(uint64_t limit) { limit_.store(limit); }
   uint64_t limit() const { return limit_.load(); }
   uint64_t used() const { return used_.load(); }
@@ -86,9 +86,9 @@ class MemoryHold {
   }
   ~MemoryHold() { Shrink(0); }
 
-  // Holds so many bytes in all. RESOURCE_EXHAUSTED: the ledger lacks them, and the hold is as it was.
+  // Changes the hold to `bytes`. RESOURCE_EXHAUSTED: the ledger lacks them, and the hold is as it was.
   absl::Status Resize(uint64_t bytes);
-  // Holds at most so many.
+  // Lowers the hold to at most `bytes`.
   void Shrink(uint64_t bytes);
   uint64_t bytes() const { return bytes_; }
 

@@ -72,8 +72,8 @@ struct ServerOptions {
   // The time that work on the device is cut into, where it can be: the time after which a more urgent request begins.
   std::chrono::milliseconds max_step{20};
   uint32_t max_generations = 16;  // that run side by side; more raise the throughput and slow each one down
-  // Of the device, for the first forward passes of a model that is loaded: predictions of the first requests are fitted
-  // to them.
+  // Seconds of the device for the first forward passes of a model that is loaded. The predictions of the first requests
+  // are fitted to them.
   std::chrono::milliseconds warm_up{1000};
   SecurityOptions security;
   // Largest message, in and out. 0: 4 MiB in, or as much as one input of the largest loaded model needs, but at most a

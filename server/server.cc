@@ -49,7 +49,7 @@ constexpr auto kStopWork = std::chrono::seconds(5);      // the layer that runs,
 constexpr auto kFlushAnswers = std::chrono::seconds(2);  // longer than a busy machine takes
 
 void Configure(uint64_t memory, grpc::ServerBuilder& builder) {
-  // Of what gRPC holds itself. Above it, gRPC ends streams one by one.
+  // Bytes that gRPC holds itself. Above it, gRPC ends streams one by one.
   builder.SetResourceQuota(grpc::ResourceQuota("calls").Resize(memory));
   builder.SetMaxReceiveMessageSize(-1);  // RPCs compare with their own limit, which changes with the models
   for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {

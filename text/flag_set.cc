@@ -12,7 +12,7 @@
 namespace edgewise {
 namespace {
 
-// Of Help().
+// Columns of Help().
 constexpr size_t kHelpColumn = 30;
 constexpr size_t kMostColumns = 110;
 

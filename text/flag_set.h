@@ -44,7 +44,7 @@ std::string FormatValue(const T& value) {
     return absl::UnparseFlag(value);
   }
 }
-// What a T is called; "" where any text will do. The second is an example of it.
+// The name of a T, in messages; "" where any text will do. The second is an example of it.
 template <typename T>
 std::pair<const char*, const char*> ValueName() {
   if constexpr (std::is_same_v<T, absl::Duration> || std::is_same_v<T, std::chrono::milliseconds>) {
@@ -77,8 +77,8 @@ class FlagSet {
 
   // A heading in Help().
   void Section(std::string title) { section_ = std::move(title); }
-  // Of a flag given twice the last one counts, as in programs that others start with flags of their own before the
-  // user's. Otherwise it is an error.
+  // A flag that is given twice takes its last value, as in programs that others start with flags of their own before
+  // the user's. Otherwise it is an error.
   void LetLastWin() { last_wins_ = true; }
 
   // `placeholder` names the value in Help(). The value the variable has now is shown as the default.

@@ -59,8 +59,7 @@ void CompareRows(const EdgewiseBenchCall& call, const HeadOperands& operands, in
   inputs.num_heads = 1;
   inputs.head_dim = call.head_dim;
   inputs.scale = Scale(call);
-  DrawnRows drawn = {.key = {call.seed + sequence, 0, 0, 0}};
-  if (kind == kEdgewiseGiven) drawn.way = DrawWay::kPairs;  // EdgewiseBenchListEdges
+  const DrawnRows drawn = {.key = {call.seed + sequence, 0, 0, 0}};
   std::vector<int64_t> rows;
   for (int64_t row = 0; row < std::min(n, kCheckedRows); ++row) {
     rows.push_back(std::min(n - 1, row * n / kCheckedRows + row));

@@ -1,10 +1,15 @@
 #include "bench/gpu/attention_gpu.h"
 
+#include <cuda_runtime.h>
+
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "bench/gpu/attention_check.h"
 #include "bench/gpu/attention_runs.h"
-#include "kernels/cuda/attention/kernels.h"
+#include "kernels/attention.h"
+#include "kernels/cuda/device/runtime.h"
 
 using namespace edgewise;         // NOLINT: the struct below is C's
 using namespace edgewise::bench;  // NOLINT
@@ -24,19 +29,9 @@ int Done(EdgewiseBench* bench, const absl::Status& status) {
   return status.ok() ? 0 : 1;
 }
 
-// Lists or counts the edges of every sequence; each(kernel call, problem).
-template <typename Each>
-int ForSequences(EdgewiseBench* bench, const EdgewiseBenchCall* call, const Each& each) {
-  absl::Status status = bench->runs.device()->Use();
-  if (status.ok()) status = WaitForAll();
-  absl::StatusOr<KernelCall> kernels =
-      status.ok() ? bench->runs.MakeKernelCall(*call, false) : absl::StatusOr<KernelCall>(status);
-  status = kernels.status();
-  for (int32_t b = 0; b < call->batch && status.ok(); ++b) {
-    status = cuda::CudaStatus(each(kernels->call, b), "edges");
-  }
-  if (status.ok()) status = bench->runs.device()->Synchronize();
-  return Done(bench, status);
+template <typename T>
+cudaError_t ToDevice(T* to, const std::vector<T>& from) {
+  return cudaMemcpy(to, from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice);
 }
 
 }  // namespace
@@ -70,17 +65,25 @@ EDGEWISE_BENCH_EXPORT int EdgewiseBenchCheck(EdgewiseBench* bench, int kind, con
   return Done(bench, Check(bench->runs, kind, *call, error));
 }
 
-EDGEWISE_BENCH_EXPORT int EdgewiseBenchCountEdges(EdgewiseBench* bench, const EdgewiseBenchCall* call,
-                                                  int32_t* row_edges) {
-  return ForSequences(bench, call, [&](const cuda::DeviceCall& of, int32_t b) {
-    return cuda::CountRowEdges(bench->runs.device()->stream(), of, b, row_edges + b * call->heads * call->n);
-  });
+EDGEWISE_BENCH_EXPORT int EdgewiseBenchDraw(EdgewiseBench* bench, const EdgewiseBenchCall* call, int64_t most,
+                                            int64_t* edges) {
+  absl::Status status = bench->runs.device()->Use();
+  if (status.ok()) status = WaitForAll();
+  if (status.ok()) status = bench->runs.Draw(*call, most, edges);
+  return Done(bench, status);
 }
 
-EDGEWISE_BENCH_EXPORT int EdgewiseBenchListEdges(EdgewiseBench* bench, const EdgewiseBenchCall* call,
-                                                 const int64_t* row_offsets, int32_t* keys) {
-  return ForSequences(bench, call, [&](const cuda::DeviceCall& of, int32_t b) {
-    return cuda::ListEdges(bench->runs.device()->stream(), of, b, row_offsets + b * call->heads * (call->n + 1), keys,
-                           nullptr);
-  });
+EDGEWISE_BENCH_EXPORT int EdgewiseBenchListEdges(EdgewiseBench* bench, int32_t* row_edges, int32_t* keys) {
+  absl::Status status = bench->runs.device()->Use();
+  for (const HeadEdges& head : std::exchange(bench->runs.drawn(), {})) {
+    std::vector<int32_t> counts;
+    for (size_t i = 1; i < head.row_offsets.size(); ++i) {
+      counts.push_back(static_cast<int32_t>(head.row_offsets[i] - head.row_offsets[i - 1]));
+    }
+    if (status.ok()) status = cuda::CudaStatus(ToDevice(row_edges, counts), "edges of rows");
+    if (status.ok()) status = cuda::CudaStatus(ToDevice(keys, head.keys), "keys of edges");
+    row_edges += counts.size();
+    keys += head.keys.size();
+  }
+  return Done(bench, status);
 }

@@ -42,11 +42,10 @@ int EdgewiseBenchPeakBytes(EdgewiseBench* bench, int kind, const EdgewiseBenchCa
 // kernels/draw.h defines. error: the largest difference, relative to the largest value.
 int EdgewiseBenchCheck(EdgewiseBench* bench, int kind, const EdgewiseBenchCall* call, double* error);
 
-// Edges for kGiven: those of kDrawn, but that all heads are drawn pair by pair (docs/random-numbers.md), which is the
-// same law. How many each row has [batch, heads, n]; then, given where rows begin, their keys.
-int EdgewiseBenchCountEdges(EdgewiseBench* bench, const EdgewiseBenchCall* call, int32_t* row_edges);
-int EdgewiseBenchListEdges(EdgewiseBench* bench, const EdgewiseBenchCall* call, const int64_t* row_offsets,
-                           int32_t* keys);
+// Edges for kGiven: draws those of kDrawn. Where there are at most `most`, they stay in host memory until ListEdges has
+// copied them: how many each row has [batch, heads, n], and their keys, row by row.
+int EdgewiseBenchDraw(EdgewiseBench* bench, const EdgewiseBenchCall* call, int64_t most, int64_t* edges);
+int EdgewiseBenchListEdges(EdgewiseBench* bench, int32_t* row_edges, int32_t* keys);
 
 }  // extern "C"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Attention on a GPU, ours beside its peers, in one process and in turns, on the same inputs.
 
-    attention_gpu.py [--quick] [--json FILE] [--plot FILE] [--minutes M]
+    attention_gpu.py [--quick | --layers] [--json FILE] [--plot FILE] [--minutes M]
 
 Needs PyTorch with CUDA, and libedgewise_gpu_bench.so and libedgewise_cusparse.so (`./dev gpu-bundle` packs all of it;
 run.sh of the bundle sets the library path). Times are medians over rounds in which every contender has its turn; a turn
@@ -11,6 +11,9 @@ is several runs between two CUDA events, over inputs that together do not fit in
     given       our kernels over the same edges, given in device memory
     dense       ours over all pairs
     members     the memberships, which a layer computes before it draws
+
+--layers times layers alone, in the cases of figures.py, beside PyTorch's attention, and prints what its figures are and
+what they must be.
 
 What the peers leave out: cuSPARSE and FlexAttention get the edges of the first copy of the inputs, drawn and laid out for
 them before the clock starts. --dry-run runs all this on the CPU over emulated kernels, and measures nothing.
@@ -24,14 +27,17 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import torch  # noqa: E402  (before our libraries: it brings CUDA's)
+import figures  # noqa: E402
 import inputs as bench_inputs  # noqa: E402
 import ours  # noqa: E402
 import peers  # noqa: E402
 import report  # noqa: E402
 import timing  # noqa: E402
 
+RANK = 32
 DENSITIES = [0.01, 0.025, 0.10, 0.25, 1.0]
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+MAX_LAYER_EDGES = 1 << 27  # listed beside a layer: 1 GB of keys and weights of a graph
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
 
 
@@ -50,7 +56,28 @@ class Bench:
         self.cache_bytes = 1 << 16 if args.dry_run else properties.L2_cache_size
         self.ours = {precision: ours.Ours(args.ours, precision) for precision in args.precisions}
         self.ceilings = timing.ceilings(self.clock, PRECISIONS, args.dry_run)
+        self.layers = False
         self.rows, self.correct, self.end = [], True, time.monotonic() + 60 * args.minutes
+
+    def run_layers(self):
+        """Cases of one shape behind each other have the same inputs."""
+        self.layers = True
+        inputs = dense = None
+        for case in figures.DRY_LAYERS if self.dry_run else figures.LAYERS:
+            shape = bench_inputs.Shape(case.n, case.head_dim, case.batch_heads)
+            if time.monotonic() > self.end:
+                print(f"out of time before {shape} density {case.density}", flush=True)
+                return
+            if inputs is None or (str(inputs.shape), inputs.rank) != (str(shape), case.rank):
+                inputs = dense = None  # memory for the next
+                inputs = bench_inputs.Inputs(shape, case.rank, self.cache_bytes, self.device, self.place)
+                failures, dense = {}, []
+                for name, make in peers.dense_peers(inputs, self.clock, self.dry_run):
+                    if name in figures.PEERS:
+                        dense += self.make(name, make, failures)
+            precisions = [precision for precision in self.args.precisions if precision in case.precisions]
+            self.try_density(inputs, case.density, [peer for peer in dense if peer.name[-4:] in precisions], None,
+                             failures, precisions)  # fmt: skip
 
     def run(self):
         for head_dim in self.args.head_dims:
@@ -71,7 +98,7 @@ class Bench:
             return []
 
     def run_shape(self, shape):
-        inputs = bench_inputs.Inputs(shape, self.cache_bytes, self.device, self.place)
+        inputs = bench_inputs.Inputs(shape, RANK, self.cache_bytes, self.device, self.place)
         failures = {}
         dense = []
         for name, make in peers.dense_peers(inputs, self.clock, self.dry_run):
@@ -81,20 +108,24 @@ class Bench:
             if time.monotonic() > self.end:
                 print(f"out of time before {shape} density {density}", flush=True)
                 return
-            try:
-                self.run_density(inputs, density, dense, flex[0] if flex else None, dict(failures))
-            except RuntimeError as error:  # ours, or no memory for what surrounds it
-                self.correct = False
-                print(f"FAILED: {shape} density {density}: {error}", flush=True)
-            self.clock.settle()
-            report.write_json(self.args.json, self)  # what there is, should a later one end the program
+            self.try_density(inputs, density, dense, flex[0] if flex else None, failures, list(self.ours))
 
-    def own_contenders(self, inputs, edges):
+    def try_density(self, inputs, density, dense, flex, failures, precisions):
+        try:
+            self.run_density(inputs, density, dense, flex, dict(failures), precisions)
+        except RuntimeError as error:  # ours, or no memory for what surrounds it
+            self.correct = False
+            print(f"FAILED: {inputs.shape} density {density}: {error}", flush=True)
+        self.clock.settle()
+        report.write_json(self.args.json, self)  # what there is, should a later one end the program
+
+    def own_contenders(self, inputs, edges, precisions):
         drawn = [inputs.call(c) for c in range(inputs.copies)]
         # The first copy's edges, with each copy's values: as the peers have them.
         given = [inputs.call(c, edges) for c in range(inputs.copies)] if edges.listed else []
         contenders = []
-        for precision, bench in self.ours.items():
+        for precision in precisions:
+            bench = self.ours[precision]
             kinds = [("ours", ours.DRAWN, drawn), ("dense", ours.ALL_PAIRS, drawn), ("members", ours.MEMBERSHIPS, drawn)]
             if given and edges.count > 0:
                 kinds.append(("given", ours.GIVEN, given))
@@ -107,13 +138,14 @@ class Bench:
                 )
         return contenders
 
-    def run_density(self, inputs, density, dense, flex, failures):
+    def run_density(self, inputs, density, dense, flex, failures, precisions):
         shape = inputs.shape
         inputs.set_density(density)
         some = next(iter(self.ours.values()))
-        edges = bench_inputs.Edges(some, inputs)
-        contenders = self.own_contenders(inputs, edges) + list(dense)
-        contenders += self.make("authors_fp32", lambda: peers.dense_masked(inputs, self.clock), failures)
+        edges = bench_inputs.Edges(some, inputs, MAX_LAYER_EDGES if self.layers else bench_inputs.MAX_EDGES)
+        contenders = self.own_contenders(inputs, edges, precisions) + list(dense)
+        if not self.layers:
+            contenders += self.make("authors_fp32", lambda: peers.dense_masked(inputs, self.clock), failures)
         block_mask_ms = None
         if edges.listed:
             if flex is not None:
@@ -123,7 +155,7 @@ class Bench:
                         name, lambda p=precision, n=name: flex.contender(PRECISIONS[p], n, edges), failures
                     )
                 block_mask_ms = getattr(flex, "block_mask_ms", None)
-            if not self.dry_run:
+            if not self.dry_run and not self.layers:
                 contenders += self.make(
                     "cusparse_fp32", lambda: peers.cusparse(self.args.cusparse, inputs, edges), failures
                 )
@@ -135,17 +167,18 @@ class Bench:
             if name.split("_")[0] in own and not name.startswith("given,"):
                 self.correct = False
                 print(f"FAILED: {name}: {failures[name]}", flush=True)
-        checks = self.check(inputs, edges, contenders, times)
+        checks = self.check(inputs, edges, contenders, times, precisions)
         peaks = {
             contender.name: contender.peak_bytes()
             for contender in contenders
             if contender.peak_bytes is not None and contender.name in times
         }
         others = {name: ms for name, ms in times.items() if name.split("_")[0] not in own}
-        for precision, bench in self.ours.items():
+        for precision in precisions:
+            bench = self.ours[precision]
             self.rows.append(
                 report.make_row(
-                    self, shape, density, edges.count, precision, times, others, failures, checks,
+                    self, shape, inputs.rank, density, edges.count, precision, times, others, failures, checks,
                     bench.peak_bytes(ours.DRAWN, inputs.call(0)), peaks, block_mask_ms,
                 )  # fmt: skip
             )
@@ -153,10 +186,11 @@ class Bench:
         for contender in contenders:
             contender.close()
 
-    def check(self, inputs, edges, contenders, times):
+    def check(self, inputs, edges, contenders, times, precisions):
         """Largest errors: of ours against float64, of peers over the same edges against ours."""
         found = {}
-        for precision, bench in self.ours.items():
+        for precision in precisions:
+            bench = self.ours[precision]
             kinds = [("ours", ours.DRAWN, None), ("dense", ours.ALL_PAIRS, None)]
             if f"given_{precision}" in times:
                 kinds.append(("given", ours.GIVEN, edges))
@@ -185,6 +219,7 @@ def parse():
     parser.add_argument("--json")
     parser.add_argument("--plot")
     parser.add_argument("--quick", action="store_true", help="a part of the grid, within five minutes")
+    parser.add_argument("--layers", action="store_true", help="only layers in the cases of figures.py")
     parser.add_argument("--minutes", type=float, help="no shape is begun after so long")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--lengths", type=int, nargs="+")
@@ -199,7 +234,7 @@ def parse():
         "head_dims": [64] if args.quick else [64, 32],
         "batch_heads": [8, 2, 64],
         "densities": [0.01, 0.025, 0.10, 1.0] if args.quick else DENSITIES,
-        "minutes": 4.5 if args.quick else 600.0,
+        "minutes": 3.5 if args.layers else 4.5 if args.quick else 600.0,
     }
     for name, value in defaults.items():
         if getattr(args, name) is None:
@@ -222,9 +257,11 @@ def main():
     bench.command = " ".join([os.path.basename(sys.argv[0])] + sys.argv[1:])
     report.print_head(bench)
     with torch.no_grad():
-        bench.run()
+        bench.run_layers() if args.layers else bench.run()
     report.write_json(args.json, bench)
-    if not args.dry_run:
+    if args.layers:
+        figures.print_figures(figures.of_layers(bench.rows))
+    elif not args.dry_run:
         report.print_goals(bench.rows)
     report.plot(args.plot, bench)
     return 0 if bench.correct else 1

@@ -1,7 +1,6 @@
 #include "bench/gpu/attention_runs.h"
 
 #include <iterator>
-#include <limits>
 #include <utility>
 
 #include "bench/membership_network.h"
@@ -30,6 +29,18 @@ AttentionInputs Inputs(const EdgewiseBenchCall& call) {
   return inputs;
 }
 
+AttentionProblem ProblemOf(const EdgewiseBenchCall& call, int kind, int32_t sequence) {
+  AttentionProblem problem;
+  problem.first_row = problem.out_row = sequence * call.n;
+  problem.tokens = static_cast<int32_t>(call.n);
+  if (kind == kEdgewiseAllPairs) {
+    problem.pattern = AllPairs{};
+  } else {
+    problem.pattern = DrawnRows{.key = {call.seed + sequence, 0, 0, 0}};
+  }
+  return problem;
+}
+
 }  // namespace
 
 AttentionRuns::~AttentionRuns() {
@@ -50,36 +61,56 @@ absl::Status AttentionRuns::Start(int ordinal) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall& call, bool given) const {
+absl::Status AttentionRuns::Draw(const EdgewiseBenchCall& call, int64_t most, int64_t* edges) {
+  drawn_.clear();
+  std::vector<AttentionReport> reports;
+  absl::Status status = Attend(call, kEdgewiseDrawn, reports);
+  status.Update(attention_->Collect({}));
+  *edges = 0;
+  for (const AttentionReport& report : reports) {
+    for (const HeadReport& head : report.heads) *edges += static_cast<int64_t>(head.edges);
+  }
+  if (*edges > most) return status;
+  for (int32_t b = 0; b < call.batch && status.ok(); ++b) {  // one by one: a graph takes much memory
+    AttentionProblem problem = ProblemOf(call, kEdgewiseDrawn, b);
+    reports[b].wanted.graph = true;
+    problem.report = &reports[b];
+    status = attention_->Attend(Inputs(call), {&problem, 1}, {}, Matrix(call.out, Rows(call), Width(call)));
+    status.Update(attention_->Collect({}));
+    for (HeadReport& head : reports[b].heads) {
+      drawn_.push_back({.row_offsets = std::move(head.graph.row_offsets), .keys = std::move(head.graph.keys)});
+    }
+    reports[b] = {};
+  }
+  return status;
+}
+
+absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall& call) const {
   KernelCall kernels;
   std::vector<cuda::DeviceProblem> problems(call.batch);
   cuda::RowItems items;
-  std::vector<HeadEdges> graph(given ? call.heads : 0);  // their offsets say which heads are dense
+  std::vector<HeadEdges> graph(call.heads);  // their offsets say which heads are dense
   for (int32_t b = 0; b < call.batch; ++b) {
     cuda::DeviceProblem& problem = problems[b];
     problem = {};
     problem.first_row = problem.query_row = problem.out_row = b * call.n;
     problem.tokens = static_cast<int32_t>(call.n);
-    problem.kind = given ? cuda::PatternKind::kGiven : cuda::PatternKind::kDrawn;
+    problem.kind = cuda::PatternKind::kGiven;
     problem.cap = -1;
     problem.event_head = -1;
-    problem.count = static_cast<int64_t>(b) * call.heads;
-    problem.law = Law::kBernoulli;
-    problem.key.seed = call.seed + b;
-    problem.row_offsets = given ? call.row_offsets + static_cast<int64_t>(b) * call.heads * (call.n + 1) : nullptr;
-    problem.given_keys = given ? call.keys : nullptr;
+    problem.row_offsets = call.row_offsets + static_cast<int64_t>(b) * call.heads * (call.n + 1);
+    problem.given_keys = call.keys;
     AttentionProblem shape;
     shape.tokens = problem.tokens;
-    shape.pattern = given ? AttentionPattern(ExplicitEdges{.heads = &graph}) : DrawnRows{};
+    shape.pattern = ExplicitEdges{.heads = &graph};
     for (size_t h = 0; h < graph.size(); ++h) {
       graph[h].row_offsets.resize(call.n + 1);
       const cudaError_t error = cudaMemcpy(graph[h].row_offsets.data(), problem.row_offsets + h * (call.n + 1),
                                            (call.n + 1) * sizeof(int64_t), cudaMemcpyDeviceToHost);
       if (error != cudaSuccess) return CudaStatus(error, "offsets of given rows");
     }
-    cuda::AddRowItems(shape, b, call.heads, std::numeric_limits<int64_t>::max(), problem, items);
+    cuda::AddRowItems(shape, b, call.heads, problem, items);
   }
-  const std::vector<cuda::DeviceHeadCounts> counts(static_cast<size_t>(call.batch) * call.heads);
   auto on_device = DeviceArray::Copy(*device_, std::span<const cuda::DeviceProblem>(problems));
   if (!on_device.ok()) return on_device.status();
   kernels.problems = *std::move(on_device);
@@ -89,15 +120,6 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
   on_device = DeviceArray::Copy(*device_, std::span<const cuda::RowItem>(items.dense));
   if (!on_device.ok()) return on_device.status();
   kernels.dense_items = *std::move(on_device);
-  on_device = DeviceArray::Copy(*device_, std::span<const cuda::EdgeSlot>(items.slots));
-  if (!on_device.ok()) return on_device.status();
-  kernels.slots = *std::move(on_device);
-  on_device = DeviceArray::Create(*device_, items.parts.back().bytes);
-  if (!on_device.ok()) return on_device.status();
-  kernels.drawn = *std::move(on_device);
-  on_device = DeviceArray::Copy(*device_, std::span<const cuda::DeviceHeadCounts>(counts));
-  if (!on_device.ok()) return on_device.status();
-  kernels.counts = *std::move(on_device);
   cuda::DeviceCall& of = kernels.call;
   of.q = call.q;
   of.k = call.k;
@@ -107,25 +129,12 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
   of.num_heads = call.heads;
   of.head_dim = of.value_dim = call.head_dim;
   of.scale = Scale(call);
-  of.x = call.x;
-  of.y = call.y;
-  of.query_bound = call.query_bound;
-  of.key_bound = call.key_bound;
-  of.membership_rows = Rows(call);
-  of.rank = call.rank;
   of.problems = kernels.problems.as<cuda::DeviceProblem>();
+  of.num_problems = call.batch;
   of.row_items = kernels.row_items.as<cuda::RowItem>();
   of.dense_items = kernels.dense_items.as<cuda::RowItem>();
-  of.num_dense_items = static_cast<int64_t>(items.dense.size());
-  of.num_row_items = static_cast<int64_t>(items.rows.size());
-  of.most_tokens = static_cast<int32_t>(call.n);
-  of.slots = kernels.slots.as<cuda::EdgeSlot>();
-  of.num_slots = std::ssize(items.slots);
-  of.drawn = kernels.drawn.as<unsigned char>();
-  of.counts = static_cast<cuda::DeviceHeadCounts*>(kernels.counts.data());
-  if (given) return kernels;
-  const absl::Status status = CudaStatus(cuda::DrawPairHeads(device_->stream(), of, false), "draw");
-  if (!status.ok()) return status;
+  of.num_dense_items = std::ssize(items.dense);
+  of.num_row_items = static_cast<uint32_t>(items.rows.size());
   return kernels;
 }
 
@@ -153,14 +162,8 @@ absl::Status AttentionRuns::Attend(const EdgewiseBenchCall& call, int kind, std:
   std::vector<AttentionProblem> problems(call.batch);
   reports.resize(call.batch);
   for (int32_t b = 0; b < call.batch; ++b) {
-    problems[b].first_row = problems[b].out_row = b * call.n;
-    problems[b].tokens = static_cast<int32_t>(call.n);
+    problems[b] = ProblemOf(call, kind, b);
     problems[b].report = &reports[b];
-    if (kind == kEdgewiseAllPairs) {
-      problems[b].pattern = AllPairs{};
-    } else {
-      problems[b].pattern = DrawnRows{.key = {call.seed + b, 0, 0, 0}};
-    }
   }
   return attention_->Attend(Inputs(call), problems, {}, Matrix(call.out, Rows(call), Width(call)));
 }
@@ -169,23 +172,23 @@ absl::Status AttentionRuns::RunGiven(const EdgewiseBenchCall& call, const Kernel
   cuda::DeviceCall of = kernels.call;
   DeviceArray rounded;
   if (bf16_) {  // as the backend does in every call
-    const int64_t values = (Rows(call) * Width(call) + 127) / 128 * 128;
     absl::StatusOr<DeviceArray> block =
-        DeviceArray::Create(*device_, 2 * values * static_cast<int64_t>(sizeof(*of.k16)));
+        DeviceArray::Create(*device_, 2 * Rows(call) * Width(call) * static_cast<int64_t>(sizeof(*of.k16)));
     if (!block.ok()) return block.status();
     rounded = *std::move(block);
-    auto* k16 = rounded.as<__nv_bfloat16>();
-    auto* v16 = k16 + values;
-    const auto round = [&](const float* from, __nv_bfloat16* to) {
+    const int32_t columns = call.head_dim;
+    of.k16_stride = of.v16_stride = 2 * columns;
+    of.k16_head_stride = of.v16_head_stride = Rows(call) * of.k16_stride;
+    auto* const to = rounded.as<__nv_bfloat16>();
+    const auto round = [&](const float* from, int32_t begin) {
       const ConstMatrix rows(from, Rows(call), Width(call));
-      return CudaStatus(cuda::RoundRows(device_->stream(), rows, to, Width(call)), "rounding");
+      return cuda::RoundHeads(device_->stream(), rows, columns, to + begin, of.k16_stride, of.k16_head_stride);
     };
-    absl::Status status = round(call.k, k16);
-    if (status.ok()) status = round(call.v, v16);
-    if (!status.ok()) return status;
-    of.k16 = k16;
-    of.v16 = v16;
-    of.k16_stride = of.v16_stride = Width(call);
+    cudaError_t error = round(call.k, 0);
+    if (error == cudaSuccess) error = round(call.v, columns);
+    if (error != cudaSuccess) return CudaStatus(error, "rounding");
+    of.k16 = to;
+    of.v16 = to + columns;
   }
   const absl::Status status = CudaStatus(cuda::AttendRows(device_->stream(), of), "attention over rows");
   return status.ok() ? CudaStatus(cuda::AttendTiles(device_->stream(), of), "attention over tiles") : status;
@@ -207,7 +210,7 @@ absl::Status AttentionRuns::Time(int kind, std::span<const EdgewiseBenchCall> ca
   if (status.ok() && kind == kEdgewiseMemberships) status = MakeMembershipWeights(calls[0]);
   std::vector<KernelCall> kernels;
   for (size_t c = 0; c < calls.size() && kind == kEdgewiseGiven && status.ok(); ++c) {
-    absl::StatusOr<KernelCall> made = MakeKernelCall(calls[c], true);
+    absl::StatusOr<KernelCall> made = MakeKernelCall(calls[c]);
     status = made.status();
     if (status.ok()) kernels.push_back(*std::move(made));
   }

@@ -31,7 +31,7 @@ inline absl::Status WaitForAll() { return cuda::CudaStatus(cudaDeviceSynchronize
 // A DeviceCall of its own, whose lists stay as long as it lives: kernels are launched without the backend's host part.
 struct KernelCall {
   cuda::DeviceCall call = {};
-  cuda::DeviceArray problems, row_items, dense_items, slots, drawn, counts;
+  cuda::DeviceArray problems, row_items, dense_items;
 };
 
 class AttentionRuns {
@@ -46,9 +46,10 @@ class AttentionRuns {
   // Null before Start() and where it failed.
   cuda::Device* device() const { return device_.get(); }
 
-  // The problems as the backend's host makes them. `given`: over call.row_offsets and keys; else drawn pair by pair,
-  // for CountRowEdges and ListEdges.
-  absl::StatusOr<KernelCall> MakeKernelCall(const EdgewiseBenchCall& call, bool given) const;
+  // As EdgewiseBenchDraw.
+  absl::Status Draw(const EdgewiseBenchCall& call, int64_t most, int64_t* edges);
+  // The edges that stay [batch * heads].
+  std::vector<HeadEdges>& drawn() { return drawn_; }
   absl::Status Run(int kind, const EdgewiseBenchCall& call) {
     double milliseconds = 0.0;
     return Time(kind, {&call, 1}, 0, 1, &milliseconds);
@@ -58,6 +59,8 @@ class AttentionRuns {
   absl::Status PeakBytes(int kind, const EdgewiseBenchCall& call, int64_t* bytes);
 
  private:
+  // Of kGiven, as the backend's host makes it.
+  absl::StatusOr<KernelCall> MakeKernelCall(const EdgewiseBenchCall& call) const;
   absl::Status MakeMembershipWeights(const EdgewiseBenchCall& call);
   absl::Status Attend(const EdgewiseBenchCall& call, int kind, std::vector<AttentionReport>& reports);
   absl::Status RunGiven(const EdgewiseBenchCall& call, const KernelCall& kernels);
@@ -70,6 +73,7 @@ class AttentionRuns {
   int32_t weights_heads_ = 0, weights_head_dim_ = 0;
   cuda::DeviceArray memberships_;  // what kEdgewiseMemberships writes
   int64_t membership_floats_ = 0;
+  std::vector<HeadEdges> drawn_;
   cudaEvent_t events_[2] = {nullptr, nullptr};
 };
 

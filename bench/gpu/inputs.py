@@ -7,7 +7,6 @@ import math
 import ours
 import torch
 
-RANK = 32
 MEAN_COSINE = 0.9
 SEED = 2026
 MAX_COPIES = 128
@@ -43,10 +42,10 @@ class Shape:
 class Inputs:
     """Normal q, k, v and memberships around a common direction (as selfcheck/synthetic.cc), `copies` of them."""
 
-    def __init__(self, shape, cache_bytes, device, place):
-        self.shape, self.place = shape, place
+    def __init__(self, shape, rank, cache_bytes, device, place):
+        self.shape, self.rank, self.place = shape, rank, place
         rows, width = shape.batch * shape.n, shape.heads * shape.head_dim
-        bytes_of_copy = 4 * rows * (3 * width + 2 * shape.heads * RANK)
+        bytes_of_copy = 4 * rows * (3 * width + 2 * shape.heads * rank)
         self.copies = min(MAX_COPIES, 1 + math.ceil(2 * cache_bytes / bytes_of_copy))
         generator = torch.Generator(device=device).manual_seed(17)
 
@@ -55,9 +54,9 @@ class Inputs:
 
         self.q, self.k, self.v = ([place(normal(rows, width)) for _ in range(self.copies)] for _ in range(3))
         self.out = [place(torch.empty_like(self.q[0])) for _ in range(self.copies)]
-        noise = math.sqrt((1 / MEAN_COSINE - 1) / RANK)
+        noise = math.sqrt((1 / MEAN_COSINE - 1) / rank)
         self.unit_x, self.unit_y = (
-            [RANK**-0.5 + noise * normal(shape.heads, rows, RANK) for _ in range(self.copies)] for _ in range(2)
+            [rank**-0.5 + noise * normal(shape.heads, rows, rank) for _ in range(self.copies)] for _ in range(2)
         )
         self._samples = self._sample_products()
         self.x = self.y = None
@@ -87,7 +86,7 @@ class Inputs:
     def call(self, copy, edges=None):
         shape = self.shape
         return ours.Call(
-            n=shape.n, batch=shape.batch, heads=shape.heads, head_dim=shape.head_dim, rank=RANK, seed=SEED,
+            n=shape.n, batch=shape.batch, heads=shape.heads, head_dim=shape.head_dim, rank=self.rank, seed=SEED,
             q=self.q[copy].data_ptr(), k=self.k[copy].data_ptr(), v=self.v[copy].data_ptr(),
             out=self.out[copy].data_ptr(), x=self.x[copy].data_ptr(), y=self.y[copy].data_ptr(),
             query_bound=self.query_bound[copy].data_ptr(), key_bound=self.key_bound[copy].data_ptr(),
@@ -102,27 +101,26 @@ class Inputs:
     def memberships_of(self, tensor):
         """[batch, heads, n, rank]."""
         shape = self.shape
-        return tensor.view(shape.heads, shape.batch, shape.n, RANK).transpose(0, 1).contiguous()
+        return tensor.view(shape.heads, shape.batch, shape.n, self.rank).transpose(0, 1).contiguous()
 
 
 class Edges:
-    """The edges that ours draws from the first copy. Without keys where they are too many to list."""
+    """The edges that ours draws from the first copy. Their number alone where there are more than `most`."""
 
-    def __init__(self, bench, inputs):
+    def __init__(self, bench, inputs, most):
         shape = inputs.shape
         self.shape = shape
-        row_edges = inputs.place(torch.zeros(shape.batch_heads, shape.n, dtype=torch.int32, device=inputs.q[0].device))
-        bench.count_edges(inputs.call(0), row_edges.data_ptr())
-        self.row_edges = row_edges.long()
-        ends = self.row_edges.view(-1).cumsum(0).view_as(self.row_edges)
-        self.count = int(ends[-1, -1])
-        self.row_offsets = inputs.place(torch.cat([ends[:, :1] - self.row_edges[:, :1], ends], dim=1).contiguous())
-        self.listed = self.count <= MAX_EDGES
-        self.keys = None
+        self.count = bench.draw(inputs.call(0), most)
+        self.listed = self.count <= most
         if not self.listed:
             return
-        self.keys = inputs.place(torch.full((self.count,), -1, dtype=torch.int32, device=ends.device))
-        bench.list_edges(inputs.call(0, self), self.row_offsets.data_ptr(), self.keys.data_ptr())
+        device = inputs.q[0].device
+        row_edges = inputs.place(torch.zeros(shape.batch_heads, shape.n, dtype=torch.int32, device=device))
+        self.keys = inputs.place(torch.full((self.count,), -1, dtype=torch.int32, device=device))
+        bench.list_edges(row_edges.data_ptr(), self.keys.data_ptr())
+        self.row_edges = row_edges.long()
+        ends = self.row_edges.view(-1).cumsum(0).view_as(self.row_edges)
+        self.row_offsets = inputs.place(torch.cat([ends[:, :1] - self.row_edges[:, :1], ends], dim=1).contiguous())
 
     def _rows(self):
         """Of every edge, its row among all heads' rows."""

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whole models on a GPU: the server, and beside it PyTorch and transformers on the same GPU with the same weights.
 
-    models_gpu.py --bin FOLDER [--json FILE] [--seconds S] [--precisions bf16 fp32]
+    models_gpu.py --bin FOLDER [--figures] [--json FILE] [--seconds S] [--precisions bf16 fp32]
 
 - `sbm`: random weights, 4 layers of 8 heads, 512 columns, 64 clusters, at several lengths and densities: with its own
   edges, over all pairs, and under a cap at a tenth of its density.
@@ -16,6 +16,7 @@ before so many have passed: rows for which there is no time are "not run". Needs
 row says why, where there is no PyTorch with CUDA or no transformers. Exit codes: 0; 1 where a row failed or was not
 run.
 
+--figures times only the models of figures.py, and prints what its figures are and what they must be.
 --dry-run takes tiny shapes, on any device, and measures nothing.
 """
 
@@ -36,7 +37,8 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent  # of the repository, or of the GPU bundle
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+import figures  # noqa: E402
 import random_models  # noqa: E402
 import sbm_models  # noqa: E402
 from evaluation.server import Server  # noqa: E402  (random_models made tools importable)
@@ -64,9 +66,11 @@ class Sizes:
         for density in {density for density, _ in self.sbm}:
             sbm_models.write_sbm_model(repository / f"sbm-{density:g}", SHIFTS[density], positions=longest,
                                        **self.sbm_shape)
-        random_models.write_bert(repository / "bert", *self.bert)
-        random_models.write_gpt2(repository / "gpt2", *self.gpt2)
-        random_models.write_llama(repository / "llama", *self.llama)
+        if self.texts:
+            random_models.write_bert(repository / "bert", *self.bert)
+        if self.prompts:
+            random_models.write_gpt2(repository / "gpt2", *self.gpt2)
+            random_models.write_llama(repository / "llama", *self.llama)
 
 
 class DrySizes(Sizes):
@@ -82,11 +86,13 @@ class DrySizes(Sizes):
 class Report:
     def __init__(self, path, seconds, about):
         self.end = time.monotonic() + seconds
+        self.rows = []
         self.file = open(path, "w", encoding="utf-8") if path else None
         self.failed = False  # a row, or it was not run
         self.write(about)
 
     def write(self, row):
+        self.rows.append(row)
         print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
         if self.file:
             print(json.dumps(row), file=self.file, flush=True)
@@ -156,7 +162,8 @@ class Ours:
         found = {way: self.load(model, text, *flags) for way, flags in ways.items()}
         times = {f"{way}_ms": row["compute_ms"] for way, row in found.items()}
         return {"density": found["own"]["density"], **times,
-                "dense_over_own": rounded(times["dense_ms"] / times["own_ms"])}
+                "dense_over_own": rounded(times["dense_ms"] / times["own_ms"]),
+                "cap_over_own": rounded(times["cap_of_a_tenth_ms"] / times["own_ms"])}
 
     def generate(self, model, words, prompt, at_once, new):
         return self.load(model, self.text(prompt, words), f"--new_tokens={new}", at_once=at_once)
@@ -251,6 +258,7 @@ def parse():
     parser.add_argument("--json", help="write the rows to this file, as JSON lines")
     parser.add_argument("--device", default="cuda", help="of the server")
     parser.add_argument("--precisions", nargs="+", choices=["bf16", "fp32"], default=["bf16", "fp32"])
+    parser.add_argument("--figures", action="store_true", help="only the models of figures.py")
     parser.add_argument("--seconds", type=float, default=600.0, help="ends within so many")
     parser.add_argument("--dry-run", action="store_true", help="tiny shapes; measures nothing")
     return parser.parse_args()
@@ -264,7 +272,10 @@ def device_name():
 def main():
     args = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no server stays behind
-    sizes = DrySizes() if args.dry_run else Sizes()
+    sizes, loads = DrySizes() if args.dry_run else Sizes(), Bundled.LOADS
+    if args.figures:
+        sizes.sbm = sizes.sbm if args.dry_run else [figures.SBM_CASE]
+        sizes.texts, sizes.prompts, loads = [], [], []
     report = Report(args.json, args.seconds, {
         "benchmark": "models_gpu", "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "device": "dry run: these are no measurements" if args.dry_run else device_name(),
@@ -275,17 +286,22 @@ def main():
         folder = pathlib.Path(folder)
         written, bundled = folder / "written", folder / "bundled"
         sizes.write(written)
-        names = {path.name for path in args.models.iterdir()} & {"long", *(load[0] for load in Bundled.LOADS)}
+        names = {path.name for path in args.models.iterdir()} & {"long", *(load[0] for load in loads)}
         for name in names:
             shutil.copytree(args.models / name, bundled / name)
         for precision in args.precisions:
             with started(args, report, written, folder, precision) as server:
                 if server:
                     Ours(report, server, sizes, precision).run()
+            if not names:
+                continue
             with started(args, report, bundled, folder, precision) as server:
                 if server:
                     Bundled(report, server, sizes, precision, names).run()
-        run_peers(args, report, sizes, written)
+        if not args.figures:
+            run_peers(args, report, sizes, written)
+    if args.figures:
+        figures.print_figures(figures.of_models(report.rows[1:]))
     return 1 if report.failed else 0
 
 

@@ -39,8 +39,8 @@ class Ours:
             "Time": (c_int, [c_void_p, c_int, POINTER(Call), c_int, c_int, c_int, POINTER(c_double)]),
             "PeakBytes": (c_int, [c_void_p, c_int, POINTER(Call), POINTER(c_int64)]),
             "Check": (c_int, [c_void_p, c_int, POINTER(Call), POINTER(c_double)]),
-            "CountEdges": (c_int, [c_void_p, POINTER(Call), c_void_p]),
-            "ListEdges": (c_int, [c_void_p, POINTER(Call), c_void_p, c_void_p]),
+            "Draw": (c_int, [c_void_p, POINTER(Call), c_int64, POINTER(c_int64)]),
+            "ListEdges": (c_int, [c_void_p, c_void_p, c_void_p]),
         }
         for name, (result, arguments) in signatures.items():
             function = getattr(self._library, "EdgewiseBench" + name)
@@ -71,11 +71,14 @@ class Ours:
         self._check(self._Check(self._bench, kind, byref(call), byref(value)))
         return value.value
 
-    def count_edges(self, call, row_edges):
-        self._check(self._CountEdges(self._bench, byref(call), row_edges))
+    def draw(self, call, most):
+        """The number of edges. At most so many can be listed, once."""
+        value = c_int64()
+        self._check(self._Draw(self._bench, byref(call), most, byref(value)))
+        return value.value
 
-    def list_edges(self, call, row_offsets, keys):
-        self._check(self._ListEdges(self._bench, byref(call), row_offsets, keys))
+    def list_edges(self, row_edges, keys):
+        self._check(self._ListEdges(self._bench, row_edges, keys))
 
     def close(self):
         self._Close(self._bench)

@@ -15,11 +15,11 @@ SHOWN = ["authors_fp32", "cusparse_fp32", "flex_bf16", "sdpa_flash_bf16", "sdpa_
 
 
 def make_row(
-    bench, shape, target, edges, precision, times, peers, failures, checks, peak_bytes, peer_peaks, block_mask_ms
+    bench, shape, rank, target, edges, precision, times, peers, failures, checks, peak_bytes, peer_peaks, block_mask_ms
 ):
     ms = times.get(f"ours_{precision}")
     rows, width = shape.batch * shape.n, shape.heads * shape.head_dim
-    least_bytes = 4 * rows * (4 * width + 2 * shape.heads * 33)  # q, k, v, output, memberships and their bounds, once
+    least_bytes = 4 * rows * (4 * width + 2 * shape.heads * (rank + 1))  # q, k, v, output, memberships and their bounds, once
     share = {}
     if ms:
         share = {
@@ -33,7 +33,7 @@ def make_row(
         )
     return {
         "device": bench.device_name, "date": bench.date, "command": bench.command, "n": shape.n, "d": shape.head_dim,
-        "batch_heads": shape.batch_heads, "density": edges / shape.pairs, "target_density": target,
+        "batch_heads": shape.batch_heads, "rank": rank, "density": edges / shape.pairs, "target_density": target,
         "precision": precision, "edges": edges, "ours_ms": ms, "ours_given_ms": times.get(f"given_{precision}"),
         "ours_dense_ms": dense_ms, "membership_ms": times.get(f"members_{precision}"), "peers": peers,
         "ratios": {name: value / ms for name, value in peers.items()} if ms else {}, "failures": failures,
@@ -46,7 +46,7 @@ def print_head(bench):
     print(f"{bench.device_name}, {bench.date}, PyTorch {bench.torch}: {bench.command}")
     print(", ".join(f"{name} {value:.3g}" for name, value in bench.ceilings.items()))
     print("times in ms; then the times of peers over ours\n")
-    names = ["n", "d", "bxh", "density", "prec", "ours", "given", "dense", "members", "error"]
+    names = ["n", "d", "bxh", "rank", "density", "prec", "ours", "given", "dense", "members", "error"]
     print("".join(f"{name:>9}" for name in names) + "".join(f"{name.replace('sdpa_', ''):>16}" for name in SHOWN))
 
 
@@ -55,7 +55,7 @@ def cell(value, form):
 
 
 def print_row(row):
-    cells = [str(row["n"]), str(row["d"]), str(row["batch_heads"]), f"{100 * row['density']:.2f}%", row["precision"]]
+    cells = [str(row[name]) for name in ("n", "d", "batch_heads", "rank")] + [f"{100 * row['density']:.2f}%", row["precision"]]
     cells += [cell(row[name], ".4f") for name in ("ours_ms", "ours_given_ms", "ours_dense_ms", "membership_ms")]
     cells.append(cell(row["error"], ".1e"))
     print(

@@ -86,7 +86,7 @@ struct BenchFlags {
   }
 };
 
-// Begins the call of this index on a connection, as LoadCall. What it returns lives as long as its calls.
+// Begins the call of this index on a connection, as LoadCall. The result lives as long as its calls.
 using Ask = std::function<void(Client& client, uint64_t index, LoadDone done)>;
 
 void SetTiming(const v1::Timing& timing, LoadAnswer& answer) {
@@ -174,7 +174,7 @@ uint64_t Failed(const LoadResult& result) {
   return failed;
 }
 
-// Of BenchFlags::new_tokens.
+// Named after BenchFlags::new_tokens.
 const char* OutputName(uint32_t new_tokens) { return new_tokens > 0 ? "tokens" : "inputs"; }
 
 void Print(const BenchFlags& flags, const LoadOptions& load, const LoadResult& result, std::ostream& out) {

@@ -77,7 +77,7 @@ struct EvaluateFlags {
     return request;
   }
 
-  // What --save will write.
+  // The profile that --save will write.
   absl::StatusOr<nlohmann::ordered_json> MakeProfile(const std::vector<Setting>& settings) const {
     if (row == 0 || config.empty()) {
       return absl::InvalidArgumentError(

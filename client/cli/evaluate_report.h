@@ -1,4 +1,4 @@
-// What `edgewise evaluate` prints: tables for people, and the same as JSON.
+// The output of `edgewise evaluate`: tables for people, and the same as JSON.
 #ifndef EDGEWISE_CLIENT_CLI_EVALUATE_REPORT_H_
 #define EDGEWISE_CLIENT_CLI_EVALUATE_REPORT_H_
 

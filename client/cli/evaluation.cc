@@ -35,7 +35,7 @@ std::string NameInput(size_t index, const absl::Status& status) {
       absl::StrReplaceAll(status.message(), {{"inputs[0]", "the input"}, {"inputs[1].sequence", "the input.second"}}));
 }
 
-// Of token-classification: mean over tokens.
+// For token-classification: the mean over tokens.
 double MutualInformation(const v1::Prediction& prediction) {
   if (prediction.tokens_size() == 0) return prediction.mutual_information();
   double sum = 0;

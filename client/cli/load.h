@@ -24,14 +24,14 @@ namespace edgewise::cli {
 
 struct LoadOptions {
   uint32_t concurrency = 4;
-  uint64_t requests = 0;                               // stop after so many; 0: no such limit
+  uint64_t requests = 0;                               // calls after which to stop; 0: no such limit
   absl::Duration duration = absl::InfiniteDuration();  // start none after this; calls under way are awaited
   double rate = 0;                                     // calls per second; 0: closed loop
   uint64_t arrival_seed = 1;                           // of the Poisson process
   bool keep_calls = false;                             // fill LoadResult::calls
 };
 
-// What the server says of a call that succeeded.
+// The server's report of a call that succeeded.
 struct LoadAnswer {
   uint64_t outputs = 0;  // predictions, or tokens of a generation
   double density = 0;    // sums over these outputs

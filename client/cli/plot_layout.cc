@@ -39,7 +39,7 @@ void ForEachEdge(const GraphHead& head, Visit visit) {
   }
 }
 
-// Of every cell: the pairs that the model allows.
+// For every cell, the pairs that the model allows.
 std::vector<double> CountPairs(int positions, bool causal, int rows, int columns) {
   std::vector<double> pairs(static_cast<size_t>(rows) * columns);
   for (int query = 0; query < positions; ++query) {

@@ -75,7 +75,7 @@ struct PredictFlags {
   }
 };
 
-// Of an answer that names only its most probable label: the names of all, asked for once. Empty where they are not
+// The names of all labels, asked for once where an answer names only its most probable one. Empty where they are not
 // known.
 class LabelNames {
  public:

@@ -22,7 +22,7 @@ struct Measure {
   bool percent = false;         // shown as a share of 100
 };
 
-// Collects answers. What they are and what is known of them decides which measures there are:
+// Collects answers. Their kind, and what is known of the inputs, decides which measures there are:
 //   labels         accuracy, macro F1, calibration error, AUROC of errors by entropy and by mutual information; of a
 //                  multi-label model an answer is right where all its labels are, and every label's yes or no, by its
 //                  own probability, is calibrated
@@ -58,7 +58,7 @@ class Quality {
   // One entry for every answer whose label is known; those of mutual_informations_ with several samples only.
   std::vector<std::vector<int32_t>> labels_, answers_;  // one each, or any number of a multi-label model, ascending
   std::vector<double> entropies_, mutual_informations_;
-  // Of each of these answers, or of each of their labels: the probability that it is right, and whether it is.
+  // For each of these answers, or each of their labels: the probability that it is right, and whether it is.
   std::vector<double> confidences_;
   std::vector<uint8_t> confirmed_;
   std::vector<double> given_, known_;  // values, or cosines of pairs; and those of the data

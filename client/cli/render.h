@@ -21,7 +21,7 @@ std::string RenderHeading();
 std::string RenderLine(size_t number, const v1::PredictResponse& response, const LabelledInput& input,
                        std::span<const std::string> names = {});
 
-// Of a multi-label model: the labels to which it says yes, by rising id; and those of the input that hold, in the same
+// A multi-label model: the labels to which it says yes, by rising id; and those of the input that hold, in the same
 // order, where these are known.
 std::vector<int32_t> AnsweredLabels(const v1::Prediction& prediction);
 std::vector<int32_t> HoldingLabels(const LabelledInput& input);

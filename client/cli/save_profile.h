@@ -13,7 +13,7 @@ namespace edgewise::cli {
 // The fields of the override that are set, by the names of config.json.
 nlohmann::ordered_json OverrideJson(const v1::AttentionOverride& override);
 
-// What a profile says that asks as `setting` does, with caps that keep what `keep_edges` says ("": the model's way).
+// A profile that asks as `setting` does, with caps that keep the edges that `keep_edges` names ("": the model's way).
 // Empty for the model's own attention with one sample. No profile can ask for dense attention.
 nlohmann::ordered_json ProfileJson(const Setting& setting, const std::string& keep_edges);
 

@@ -14,9 +14,9 @@
 
 namespace edgewise {
 
-// Holds no more than was in use at once of late, or kLeastBytes: what was used longest ago goes back to the system
-// first. So passes like the last find their memory, and those of many shapes do not leave a buffer of each.
-// Any thread. Must outlive its buffers.
+// Holds no more than the recent peak of use, or kLeastBytes: the buffer that was used longest ago goes back to the
+// system first. So passes like the last find their memory, and passes of many shapes do not leave a buffer each. Any
+// thread. Must outlive its buffers.
 class BufferPool {
  public:
   static constexpr size_t kLeastBytes = size_t{32} << 20;
@@ -26,9 +26,9 @@ class BufferPool {
 
   // RESOURCE_EXHAUSTED: no memory.
   absl::StatusOr<Buffer> Allocate(int64_t floats);
-  // Keeps so many freed floats at most, or as many as an earlier call said if that is more. None at first.
+  // Keeps at most this many freed floats, or as many as an earlier call said if that is more. None at first.
   void Keep(int64_t floats);
-  // Begins another period: what is in use in this one and in the one before is of late.
+  // Begins another period: the recent peak is over this one and the one before.
   void Age();
 
  private:

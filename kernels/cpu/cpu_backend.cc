@@ -265,7 +265,7 @@ class CpuBackend : public Backend {
     return absl::OkStatus();
   }
 
-  // What the ledgers leave to the call; and they lose the edges of the call.
+  // The ledgers' allowances for the call, which loses its edges from them.
   static void Allow(std::span<EdgeCap> caps) {
     for (EdgeCap& cap : caps) {
       if (cap.ledger == nullptr) continue;

@@ -37,7 +37,7 @@ struct PackedRows {
   std::vector<int32_t> zero;
 };
 
-// What products need beside their operands, for one call at a time.
+// The scratch of products beside their operands, for one call at a time.
 struct LinearScratch {
   explicit LinearScratch(int threads) : workers(static_cast<size_t>(threads)) {}
   std::vector<float> wide;          // rows between the two products of a feed-forward

@@ -6,6 +6,7 @@ set(EDGEWISE_CUDA_SOURCES
   attention/draw_pairs.cu
   attention/event_heads.cu
   attention/reports.cu
+  attention/rounds.cu
   attention/rows.cu
   attention/tiles.cu
   ops/gemv.cu
@@ -14,9 +15,9 @@ set(EDGEWISE_CUDA_SOURCES
   ops/rows.cu)
 set(EDGEWISE_CUDA_HOST_SOURCES
   attention/attention.cc
-  attention/drawn_parts.cc
   attention/edge_graph.cc
   attention/items.cc
+  attention/rounds.cc
   cuda_backend.cc
   device/cancel_flags.cc
   device/kernel_list.cc

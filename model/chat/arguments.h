@@ -1,4 +1,4 @@
-// What a request tells a chat template beside the messages.
+// The arguments that a request gives a chat template beside the messages.
 #ifndef EDGEWISE_MODEL_CHAT_ARGUMENTS_H_
 #define EDGEWISE_MODEL_CHAT_ARGUMENTS_H_
 
@@ -21,10 +21,10 @@ class Arguments {
   static constexpr size_t kMaxDepth = 32;  // of objects and lists
 
   Arguments() = default;  // none
-  // From the text of a JSON object; empty: none. What it holds is reserved from `bounds`, which must outlive it, and
-  // they may end the work as it is. INVALID_ARGUMENT, of the field template_arguments: no JSON object (NaN, Infinity
-  // and a field twice are none), a whole number beyond 64 bits, more than kMaxBytes or kMaxDepth; a field is no name;
-  // tools or documents are no list of objects.
+  // Reads the text of a JSON object; empty: none. The bytes of its values are reserved from `bounds`, which must
+  // outlive it, and which may end the work with their own status. INVALID_ARGUMENT, of the field template_arguments: no
+  // JSON object (NaN, Infinity and a field twice are none), a whole number beyond 64 bits, more than kMaxBytes or
+  // kMaxDepth; a field is no name; tools or documents are no list of objects.
   static absl::StatusOr<Arguments> Read(const std::string& json, WorkBounds& bounds = NoBounds());
 
   const std::vector<std::pair<std::string, Value>>& values() const { return values_; }

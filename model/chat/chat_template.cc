@@ -19,7 +19,7 @@ constexpr size_t kMaxAttributes = 64;  // of a namespace
 constexpr size_t kMaxMessage = 1000;   // bytes of an error's message
 constexpr size_t kBytesOfStep = 64;    // of text, as ChatTemplate::kMaxWork counts them
 constexpr size_t kNamesOfStep = 8;     // of a mapping in which one is looked for
-// What a list holds of an entry, and a message beside its texts.
+// Bytes of an entry of a list, and of a message beside its texts.
 constexpr size_t kBytesOfEntry = 64, kBytesOfMessage = 512;
 
 // Clients and logs get it: what a template quotes may be long.
@@ -91,7 +91,7 @@ class Renderer {
     return absl::InvalidArgumentError(
         absl::StrCat("line ", line_, ": the template takes more than ", ChatTemplate::kMaxWork, " steps"));
   }
-  // What is made is counted until the end, whoever holds it by then.
+  // Bytes that the template makes count until the end, whoever holds them by then.
   absl::Status Hold(size_t bytes) { return bytes > 0 ? held_.Resize(held_.bytes() + bytes) : absl::OkStatus(); }
   absl::Status HoldNew(const Value& made) {
     if (made.text() != nullptr) return Hold(made.text()->size());
@@ -228,7 +228,7 @@ class Renderer {
     return Compute(node);
   }
 
-  // What decides which parts are evaluated at all; then the others.
+  // First the operand that decides which parts are evaluated at all; then the others.
   absl::StatusOr<Value> Compute(const Node& node) {
     switch (node.kind) {
       case Node::kConstant:

@@ -33,11 +33,12 @@ class ChatTemplate {
   static absl::StatusOr<ChatTemplate> Read(const std::string& source, Tokens tokens,
                                            const std::optional<std::string>& tool_use = std::nullopt);
 
-  // The prompt, after which the next message is written (add_generation_prompt); `now` is what strftime_now tells, in
-  // the time zone of whoever asks. INVALID_ARGUMENT: the template refuses the messages (raise_exception: its words), or
-  // they make it compute what has no meaning; it takes more than kMaxWork, or makes a text of more than kMaxText; or
-  // CheckArguments or a tool_use that is not served, the errors with a field. Time and memory are bounded so, whatever
-  // template, messages and arguments are. What `bounds` say ends it as it is; what is held is reserved from them.
+  // The prompt, after which the next message is written (add_generation_prompt). `now`: the time that strftime_now
+  // gives, in the caller's time zone. INVALID_ARGUMENT: the template refuses the messages (raise_exception: its words),
+  // or they make it compute something that has no meaning; it takes more than kMaxWork, or makes a text of more than
+  // kMaxText; or CheckArguments or a tool_use that is not served, the errors with a field. So time and memory are
+  // bounded, whatever template, messages and arguments are. A status of `bounds` ends it as it is; memory is reserved
+  // from them.
   absl::StatusOr<std::string> Render(const std::vector<Message>& messages, absl::CivilSecond now,
                                      WorkBounds& bounds = NoBounds(), const Arguments& arguments = Arguments()) const;
 

@@ -245,7 +245,7 @@ class ExpressionReader {
     return ParseExpression();
   }
 
-  // Of the arguments of tojson, which have names, the values remain.
+  // The arguments of tojson have names; their values remain.
   absl::Status TakeJsonStyle(Node& node) {
     const auto is_text = [](const NodePtr& part) { return part->kind == Node::kConstant && part->value.text(); };
     bool served = node.parts.size() == 1;
@@ -336,7 +336,7 @@ class ExpressionReader {
   static bool Selects(const std::string& filter) {
     return filter == "select" || filter == "selectattr" || filter == "reject" || filter == "rejectattr";
   }
-  // What select, its kin and items give is no list in Jinja: it has no length and is always true.
+  // The result of select, its kin and items is no list in Jinja: it has no length and is always true.
   absl::Status CheckSelected(const Node& node, bool may) const {
     if (may || node.kind != Node::kFilter || !(Selects(node.name) || node.name == "items")) return absl::OkStatus();
     return cursor_.Error(absl::StrCat(node.name, " is served before list, first and join, and in for"));

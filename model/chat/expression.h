@@ -43,7 +43,7 @@ struct Node {
 // Reads from the cursor's word on to the end of the expression. INVALID_ARGUMENT: what is not served or not well
 // formed; the message begins with the line. It has at most kMaxNodes nodes, or a few more.
 absl::StatusOr<std::unique_ptr<Node>> ReadExpression(TokenCursor& cursor);
-// What a loop goes over: an expression that ends before `if`.
+// The sequence of a loop: an expression that ends before `if`.
 absl::StatusOr<std::unique_ptr<Node>> ReadLoopSource(TokenCursor& cursor);
 
 // Whether `name` is a function that templates may call.

@@ -112,8 +112,7 @@ absl::StatusOr<Value> Replaced(const std::string& text, const std::vector<Value>
   return Made(Replace(text, texts[0], texts[1], kMaxText));
 }
 
-// What Jinja takes for a method of Python's dict where its name is asked for as an attribute, or as an entry that is
-// not there.
+// Names that Jinja takes for a method of Python's dict, asked for as an attribute, or as an entry that is not there.
 absl::Status CheckNoMethod(const Map& map, const std::string& name) {
   for (const char* method :
        {"clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"}) {

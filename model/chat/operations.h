@@ -1,4 +1,4 @@
-// What values of chat templates can do: operators, filters, methods and tests, as Jinja has them.
+// The operations on values of chat templates: operators, filters, methods and tests, as Jinja has them.
 #ifndef EDGEWISE_MODEL_CHAT_OPERATIONS_H_
 #define EDGEWISE_MODEL_CHAT_OPERATIONS_H_
 
@@ -14,7 +14,7 @@ namespace edgewise::chat {
 absl::StatusOr<std::string> TextOf(const Value& value);
 
 absl::StatusOr<Value> Binary(const std::string& name, const Value& left, const Value& right);
-// What `of` is filtered by `name`, or answers to a call of the method `name`.
+// The result of the filter `name` on `of`, or of the method `name`.
 absl::StatusOr<Value> Filter(const std::string& name, const Value& of, const std::vector<Value>& arguments);
 absl::StatusOr<Value> Method(const std::string& name, const Value& of, const std::vector<Value>& arguments);
 bool Test(const std::string& name, const Value& of);

@@ -1,5 +1,5 @@
-// What chat templates do with texts, as Python's str does it. All texts are UTF-8; no function needs more time than in
-// proportion to their lengths.
+// Operations of chat templates on texts, as Python's str has them. All texts are UTF-8; each function takes time at
+// most in proportion to their lengths.
 #ifndef EDGEWISE_MODEL_CHAT_TEXTS_H_
 #define EDGEWISE_MODEL_CHAT_TEXTS_H_
 

@@ -50,7 +50,7 @@ class TokenCursor {
         return absl::StrCat("\"", token().text, "\"");
     }
   }
-  // Of this word.
+  // An error at this word.
   absl::Status Error(const std::string& message) const { return ErrorAt(token().line, message); }
   absl::Status Expect(Token::Kind kind, const std::string& what) {
     if (token().kind != kind) return Error(absl::StrCat(what, " is expected before ", Shown()));

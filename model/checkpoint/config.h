@@ -65,7 +65,8 @@ struct DenseLayer {
 // Put before a text.
 struct Prompt {
   std::string text;
-  // Of a model that does not pool them: with those that the tokenizer's template puts in front, and these alone.
+  // Where the pooling leaves the prompt out: its tokens with those that the tokenizer's template puts in front, and the
+  // latter alone.
   int32_t tokens = 0, template_tokens = 0;
 };
 
@@ -142,7 +143,7 @@ struct ModelConfig {
   PositionEmbedding position_embedding = PositionEmbedding::kLearned;
   Rotary rotary;         // kRotary
   Rotary window_rotary;  // of the layers that the model has windows in, where theirs differ; else without angles
-  // > 0: positions count the tokens that are not pads, and the first rows of the table, so many, belong to pads.
+  // > 0: positions count the tokens that are not pads, and this many rows at the table's start belong to pads.
   int32_t position_offset = 0;
   int32_t token_types = 0;       // kinds of tokens, whose embeddings are added (ModelSequence::token_types); 0: none
   bool embedding_norm = false;   // after the sum of the embeddings
@@ -164,7 +165,7 @@ struct ModelConfig {
   bool classifier_hidden_bias = true;             // of that hidden layer
   bool decoder_bias = true;                       // fill-mask: of the output layer
   std::vector<DenseLayer> dense;                  // embedding: behind the pooling, in order
-  int32_t embedding_size = 0;                     // embedding: the first so many numbers, where a request does not say
+  int32_t embedding_size = 0;                     // embedding: numbers of a vector where a request does not say
   bool normalize = false;                         // embedding: to length 1
   bool sigmoid = false;                           // regression: a value is the sigmoid of its logit
   TokenizerConfig tokenizer;

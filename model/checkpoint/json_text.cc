@@ -57,7 +57,7 @@ class Parser {
 
   std::string Place(size_t at) const { return PlaceIn(text_, at); }
 
-  // What stands at a place, for a message: a word, or one character.
+  // The text at a place, for a message: a word, or one character.
   std::string Found(size_t at) const {
     if (at >= text_.size()) return "the text ends";
     const auto in_word = [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '.' || c == '-' || c == '+'; };

@@ -14,7 +14,7 @@
 namespace edgewise {
 namespace {
 
-// What git leaves in place of a file that git-lfs was not asked for begins so.
+// The beginning of the file that git leaves in place of one that git-lfs was not asked for.
 constexpr absl::string_view kGitLfs = "version https://git-lfs";
 
 absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }

@@ -16,8 +16,8 @@
 
 namespace edgewise {
 
-// Which file a name leads to, which contents it had and who may read it: differs where the file was written to or
-// replaced, or where that was changed. Of the target of a link.
+// Identifies the file that a name leads to, its contents and who may read it: differs where the file was written to or
+// replaced, or where its rights were changed. A link counts as its target.
 struct FileState {
   bool there = false;
   uint32_t mode = 0;
@@ -27,7 +27,8 @@ struct FileState {
   bool operator==(const FileState&) const = default;
 };
 
-// What `path` leads to now; not there: nothing, or nothing that can be looked at.
+// The identity of the file that `path` leads to now; without one where there is nothing, or nothing that can be looked
+// at.
 FileState StateOf(const std::string& path);
 
 // A regular file, open for reading. Movable; closes itself. One thread.

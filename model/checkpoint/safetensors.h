@@ -29,8 +29,8 @@ struct TensorEntry {
 // overlap or bytes behind them. One thread.
 class SafetensorsFile {
  public:
-  // INVALID_ARGUMENT: the file is not valid; the message names the tensor or the part of the header. Of a path also the
-  // errors of OpenFile::Open.
+  // INVALID_ARGUMENT: the file is not valid; the message names the tensor or the part of the header. With a path also
+  // the errors of OpenFile::Open.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(OpenFile file);
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
 

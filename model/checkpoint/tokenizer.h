@@ -18,7 +18,7 @@ bool HoldsAPlace(const std::string& entry);
 
 class TokenIds;
 
-// Of a text that has more tokens than the model takes. The field is text.
+// The error of a text that has more tokens than the model takes. The field is text.
 absl::Status TooManyTokens(size_t most);
 
 // Immutable; may be used from any thread.

@@ -11,9 +11,9 @@ namespace edgewise {
 // [positions, hidden]: columns 2i and 2i + 1 are sine and cosine of position / 10000^(2i / hidden).
 std::vector<float> SinusoidalPositions(int64_t positions, int64_t hidden);
 
-// [heads, 2 * positions - 1]: ALiBi's addition to the scores, -slope * |distance|, by distance. The first heads, as
-// many as the largest power of two that is not above their number, have the slopes of so many heads; the others have
-// every other slope of twice as many.
+// [heads, 2 * positions - 1]: ALiBi's addition to the scores, -slope * |distance|, by distance. With p the largest
+// power of two that is not above the number of heads, the first p heads have the slopes of p heads, and the others
+// every other slope of 2p heads.
 std::vector<float> AlibiBias(int64_t heads, int64_t positions);
 
 // The buckets of distances that BucketBias knows: half of them for keys behind their query, of which half are exact.

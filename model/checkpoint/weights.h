@@ -34,10 +34,9 @@ struct LayerWeights {
 // Immutable; any thread may read it. It must not outlive its backend.
 struct ModelWeights {
   Buffer word;                              // [vocab_size, hidden]; empty: rows of features
-  std::unique_ptr<LinearWeights> features;  // [hidden, feature_size]; null: tokens. Of patches: without bias
-  // Row t * max_position_embeddings + p: position p, with what token type t adds. [max(token_types, 1) *
-  // max_position_embeddings, hidden]; empty: none. Of patches: with the CLS row in row 0, and with the bias of the
-  // features in the others.
+  std::unique_ptr<LinearWeights> features;  // [hidden, feature_size]; null: tokens. For patches without bias
+  // Row t * max_position_embeddings + p: position p plus token type t. [max(token_types, 1) * max_position_embeddings,
+  // hidden]; empty: none. For patches row 0 has the CLS row, and the others the bias of the features.
   Buffer position;
   Norm embedding_norm;  // empty: none
   float head_norm_eps = 0.0f;

@@ -66,7 +66,7 @@ absl::Status ClassifierLogits(Wave& wave, std::pmr::vector<float>& features, std
   Backend& backend = wave.model().backend();
   ASSIGN_OR_RETURN(Matrix input, wave.rows().FinalNorm());
   Buffer pooled, paired, hidden, output;
-  // Of models that read one row of a sequence only these are left.
+  // In models that read one row of a sequence only these rows are left.
   if (config.task != ModelTask::kTokenClassification && !ReadsOneRow(config)) {
     ASSIGN_OR_RETURN(input, PoolMean(wave, input, pooled));
   }

@@ -25,7 +25,7 @@ struct PassInput : RunningInput {
   void SelectSequences(size_t end);
   // The samples that the next wave may run.
   uint32_t NextSamples() const;
-  // Of the next sample but `ahead`.
+  // The result of the sample that comes `ahead` after the next one.
   SampleResult* NextResult(uint32_t ahead);
   // Looks whether a part has enough samples; then selects the next part, and returns true, or the result is complete.
   bool FinishPart();

@@ -29,13 +29,13 @@ class Pass {
  public:
   struct Options {
     int64_t max_wave_tokens = kMaxWaveTokens;
-    // A layer of more rows runs in several steps: its products so many rows at a time, its attention for as many
-    // queries, and then its expected edges of as many.
+    // The most rows of a step. A larger layer runs in several steps: its products on this many rows at a time, its
+    // attention for as many queries, and then its expected edges.
     int64_t step_rows = std::numeric_limits<int64_t>::max();
   };
 
-  // Under a tolerance the first wave of an input has so many samples, each later one as many as ran before it. No
-  // ensemble with a tolerance is smaller.
+  // Samples of the first wave of an input under a tolerance; each later wave has as many as ran before it. No ensemble
+  // with a tolerance is smaller.
   static constexpr uint32_t kFirstToleranceWave = 4;
 
   // `model` and `inputs` must outlive the pass.
@@ -52,8 +52,9 @@ class Pass {
   absl::Status Step();
   // The input leaves before the next step; its result becomes `reason`, unless it is complete.
   void Cancel(int64_t input, absl::Status reason);
-  // The result of the input will have its first `samples` samples, at least one, or those that it would have had, if
-  // these are fewer: the bytes of an ensemble of so many. Complete at once where they have run. Before TakeResult.
+  // Limits the result of the input to its first `samples` samples, at least one, or to those that it would have had, if
+  // these are fewer. It has the bytes of an ensemble of that size. Complete at once where they have run. Before
+  // TakeResult.
   void Limit(int64_t input, uint32_t samples);
   // How many samples of the input have run in full: what Limit completes it with. 0: none yet.
   uint32_t samples_done(int64_t input) const;

@@ -8,7 +8,7 @@
 namespace edgewise {
 namespace {
 
-// Of one distribution over the labels; with `multi_label`, the sum of those of each label's yes and no.
+// The entropy of one distribution over the labels; with `multi_label`, the sum over the labels of that of yes and no.
 double Entropy(const double* q, int32_t count, bool multi_label) {
   double entropy = 0.0;
   for (int32_t c = 0; c < count; ++c) {

@@ -12,7 +12,7 @@
 
 namespace edgewise {
 
-// Of as many logits as there are `probabilities`, which it fills: the answers exclude each other.
+// Fills `probabilities` from as many logits: the answers exclude each other.
 inline void Softmax(const float* logits, std::span<double> probabilities) {
   const size_t count = probabilities.size();
   const double largest = *std::max_element(logits, logits + count);

@@ -38,7 +38,7 @@ class Wave : public Kept {
   struct Options {
     int32_t first_drawn = 0;  // the samples share the layers below it
     Phase phase = Phase::kPrefill;
-    // A layer of more rows runs in steps: its projections so many rows at a time, and attention likewise.
+    // The most rows of a step: a larger layer runs in several, its projections and its attention alike.
     int64_t step_rows = std::numeric_limits<int64_t>::max();
   };
   // Drops all that ran before, and embeds the rows of `inputs`.
@@ -68,8 +68,8 @@ class Wave : public Kept {
   bool shared() const { return layer_ < first_drawn_; }  // the next layer is one that samples share
   bool done() const { return layer_ == num_layers_; }
   const Members& samples() const { return samples_; }
-  // Of the samples. In the end those that are read alone: where the model reads one row of a sequence (ReadsOneRow) or
-  // leaves rows out of the pooling, these, and none of inputs that fill caches.
+  // The rows of the samples. In the end only those that are read: where the model reads one row of a sequence
+  // (ReadsOneRow) or leaves rows out of the pooling, these, and none of inputs that fill caches.
   Activations& rows() { return own_; }
   Scratch* scratch() { return &scratch_; }  // for what is used before the next layer
 
@@ -90,7 +90,7 @@ class Wave : public Kept {
   absl::Status StepAttend(const Activations& source, Activations& rows);
   absl::Status StepFinish(Activations& rows);
   void EndLayer();
-  // The next rows of a stage, of so many.
+  // The next rows of a stage of `rows`.
   Activations::Part TakeRows(int64_t rows);
   absl::Status StoreKeys(const Activations& rows);
   Members& running() { return shared() ? prefixes_ : samples_; }

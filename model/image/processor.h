@@ -11,7 +11,7 @@
 
 namespace edgewise {
 
-// How an image is cut into patches, one a row of features. What is left at the right and the bottom belongs to none.
+// How an image is cut into patches, one a row of features. Pixels left at the right and the bottom belong to none.
 struct ImagePatches {
   int32_t height = 0, width = 0;  // of the image, pixels; 0: the model takes no patches
   int32_t patch_height = 1, patch_width = 1;
@@ -24,8 +24,8 @@ struct ImagePatches {
   int32_t size() const { return channels * patch_height * patch_width; }
 };
 
-// What a preprocessor_config.json says is done to an RGB image. The steps are those of transformers' ViTImageProcessor
-// on Pillow, with its numbers: bytes after the resizing, float64 times the factor rounded to float32, then float32.
+// The steps of a preprocessor_config.json on an RGB image. They are those of transformers' ViTImageProcessor on Pillow,
+// with its numbers: bytes after the resizing, float64 times the factor rounded to float32, then float32.
 struct ImageProcessor {
   bool serves = false;  // false: there is no preprocessor_config.json, so the model takes no images
   bool resize = true;   // to the size of ImagePatches; else an image has this size

@@ -1,5 +1,5 @@
-// What the preparation of one message may take: time until its deadline or its cancellation, and bytes. The code that
-// does the work (tokenizers, chat templates, images) asks between pieces of it; who started the work answers.
+// Limits the preparation of one message: time until its deadline or its cancellation, and bytes. The code that does the
+// work (tokenizers, chat templates, images) asks between pieces of it; the code that started the work answers.
 #ifndef EDGEWISE_MODEL_INPUT_WORK_BOUNDS_H_
 #define EDGEWISE_MODEL_INPUT_WORK_BOUNDS_H_
 
@@ -46,7 +46,7 @@ class ReservedBytes {
     if (bytes_ > 0) bounds_->Release(bytes_);
   }
 
-  // Holds so many bytes in all. RESOURCE_EXHAUSTED: as before.
+  // Changes the reservation to `bytes`. RESOURCE_EXHAUSTED: as before.
   absl::Status Resize(uint64_t bytes) {
     if (bytes > bytes_) {
       if (absl::Status status = bounds_->Reserve(bytes - bytes_); !status.ok()) return status;
@@ -68,7 +68,7 @@ class WorkMeter {
  public:
   explicit WorkMeter(WorkBounds& bounds) : bounds_(&bounds) {}
 
-  // Before or after so many steps, each about as long as reading a byte of text takes.
+  // Call it every kWorkPiece steps, each about as long as reading a byte of text takes.
   absl::Status Charge(uint64_t steps) {
     if (steps < left_) return left_ -= steps, absl::OkStatus();
     left_ = kWorkPiece;

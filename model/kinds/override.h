@@ -1,4 +1,4 @@
-// What a request puts in the place of a model's attention (docs/model-format.md, "Override"). Any thread.
+// The attention that a request puts in the place of a model's (docs/model-format.md, "Override"). Any thread.
 #ifndef EDGEWISE_MODEL_KINDS_OVERRIDE_H_
 #define EDGEWISE_MODEL_KINDS_OVERRIDE_H_
 
@@ -32,7 +32,7 @@ struct AttentionOverride {
   std::optional<uint32_t> width;    // pattern local, in blocks; 1
   uint32_t stride = 0;              // pattern strided, in blocks
   std::optional<double> threshold;  // pattern learned
-  // The layers below the last so many are dense; 0: none is.
+  // The layers below the last `last_layers` are dense; 0: none is.
   uint32_t last_layers = 0;
 };
 

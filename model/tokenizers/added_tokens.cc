@@ -21,7 +21,8 @@ bool EndsWithWord(std::string_view text) {
   return !text.empty() && IsWordCharacter(CharacterAt(text, at).code);
 }
 
-// Bytes that a normalizer may make of so many: Unicode's own forms make 11 of one at most, alphabets of bytes 2.
+// The most bytes that a normalizer may make of `bytes`. Unicode's own forms make at most 11 of one, alphabets of bytes
+// 2.
 size_t MostNormalized(size_t bytes) {
   constexpr size_t kOfByte = 32, kBesides = 64 << 10, kMost = size_t{1} << 31;
   return std::min(kOfByte * bytes + kBesides, kMost);

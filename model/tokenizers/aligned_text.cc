@@ -10,8 +10,8 @@
 namespace edgewise::tokenizers {
 namespace {
 
-// What changing a piece holds at once, for each of its bytes: its characters, changes and parts, the old text and the
-// new one.
+// The memory for changing a piece, for each of its bytes: its characters, changes and parts, the old text and the new
+// one.
 constexpr uint64_t kHeldOfByte = 64;
 
 }  // namespace

@@ -78,8 +78,8 @@ class AlignedText {
   void FilterBy(const std::vector<char32_t>& characters, const std::vector<bool>& kept);
 
   std::string text_;
-  // Of each byte. Empty: behind the first front_ bytes, which came from the first character, every character takes as
-  // many bytes as it did in the given text, from base_ on.
+  // The place of each byte in the given text. Empty: the first front_ bytes came from the first character, and behind
+  // them every character takes as many bytes as it did in the given text, from base_ on.
   std::vector<Span> origins_;
   uint32_t begin_, base_;
   uint32_t front_ = 0;

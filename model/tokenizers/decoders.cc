@@ -151,7 +151,7 @@ std::string ReplaceAll(std::string_view text, std::string_view from, std::string
   return replaced.append(text, last);
 }
 
-// What transformers takes out of the English that WordPiece splits, in this order.
+// The cleanup that transformers does to English that WordPiece has split, in this order.
 std::string CleanUp(std::string text) {
   static constexpr std::pair<std::string_view, std::string_view> kRules[] = {
       {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},

@@ -48,8 +48,7 @@ class Decoder {
   // too many.
   static absl::StatusOr<Decoder> Read(const nlohmann::json& object, const std::string& path);
 
-  // The most bytes that the steps Replace make of one byte; or kMostGrowth, where it is as many or more. The other
-  // steps hardly make any.
+  // The most bytes that the steps Replace make of one byte; at most kMostGrowth. The other steps make few.
   size_t growth() const { return growth_; }
   static constexpr size_t kMostGrowth = size_t{1} << 30;
 

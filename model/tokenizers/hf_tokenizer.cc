@@ -40,7 +40,7 @@ namespace {
 
 constexpr size_t kMostBytes = size_t{1} << 30;
 constexpr size_t kMostDecoded = 64 << 10;  // bytes of text that one token may become
-// Of a token that stays: its id in TextTokens, its id and type in Encoding; and with all else.
+// Bytes of a token that stays: its id in TextTokens, its id and type in Encoding; and with everything else.
 constexpr size_t kBytesOfId = 13, kBytesOfToken = 48;
 constexpr char kFile[] = "tokenizer.json: ", kConfigFile[] = "tokenizer_config.json: ";
 
@@ -186,7 +186,7 @@ struct HfTokenizer::Parts {
 
   static absl::StatusOr<std::unique_ptr<Parts>> Read(const json& file, const tokenizers::GivenTokens& given,
                                                      bool lower_case);
-  // What Read gives, with the special tokens. The message begins with the name of the file.
+  // The result of Read, with the special tokens. The message begins with the name of the file.
   static absl::StatusOr<std::unique_ptr<Parts>> ReadAll(const json& file, tokenizers::GivenTokens given,
                                                         bool lower_case);
   // The tokens of one text, as yet without the template.

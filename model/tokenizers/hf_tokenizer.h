@@ -23,13 +23,13 @@ namespace edgewise {
 
 struct EncodeOptions {
   bool add_special_tokens = true;  // those of the template
-  // The most tokens, those of the template included; 0: any number. What is beyond is cut off the end of a text, or of
+  // The most tokens, those of the template included; 0: any number. Further ones are cut off the end of a text, or of
   // its beginning; of two texts the longer one is cut first (longest_first). The sections truncation and padding of
-  // tokenizer.json say what a caller might want, and are not read.
+  // tokenizer.json state a caller's wishes, and are not read.
   size_t max_tokens = 0;
   bool truncate_left = false;
-  // Ends at the first token beyond max_tokens instead, with Encoding::too_long. What is wrong with the text behind it
-  // is not found then, but that it is not UTF-8.
+  // Ends at the first token beyond max_tokens instead, with Encoding::too_long. Faults of the text behind it are not
+  // found then, but that it is not UTF-8.
   bool refuse_longer = false;
   bool only_ids = false;  // and their types and sequences
 };
@@ -37,7 +37,7 @@ struct EncodeOptions {
 // Immutable; may be used from any thread.
 class HfTokenizer {
  public:
-  // `tokenizer_json` is the text of the file. Of the others only the special tokens are used, those that tokenizer.json
+  // `tokenizer_json` is the text of the file. The other files give only the special tokens. Those that tokenizer.json
   // lacks are added as transformers adds them, and they must not contradict it. `lower_case`: texts become lower-case
   // before the file's normalizer, which do_lower_case of sentence-transformers asks for. INVALID_ARGUMENT names the
   // file and the field that is missing, wrong or not served.
@@ -52,7 +52,8 @@ class HfTokenizer {
   // `text` and `second` are UTF-8 of less than 1 GiB. The time is n log n in their lengths. INVALID_ARGUMENT: one is
   // not valid UTF-8 (the message names the byte), the vocabulary cannot spell it, max_tokens leaves no room for the
   // template, a regular expression of the file takes too long, or its normalizer makes the text too long. The error's
-  // field is "text" or "second". What `bounds` say ends the work as it is; what is held is reserved from them before.
+  // field is "text" or "second". A status of `bounds` ends the work as it is; memory is reserved from them before it is
+  // used.
   absl::StatusOr<Encoding> Encode(const std::string& text, const EncodeOptions& options = {},
                                   WorkBounds& bounds = NoBounds()) const;
   absl::StatusOr<Encoding> Encode(const std::string& text, const std::string& second, const EncodeOptions& options = {},

@@ -1,4 +1,4 @@
-// What the pre-tokenizer and the decoder Metaspace share: a character that stands for the space.
+// Shared by the pre-tokenizer and the decoder Metaspace: a character that stands for the space.
 #ifndef EDGEWISE_MODEL_TOKENIZERS_METASPACE_H_
 #define EDGEWISE_MODEL_TOKENIZERS_METASPACE_H_
 

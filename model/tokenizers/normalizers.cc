@@ -48,7 +48,7 @@ bool MapCharacters(AlignedText& text, To to) {
   return any;
 }
 
-// Of a step that changes pieces cut where `cuts` holds.
+// Makes a step that changes pieces, cut where `cuts` holds.
 template <typename Change>
 absl::Status InPieces(AlignedText& text, Work& work, bool (*cuts)(char32_t, char32_t), Change change) {
   return ChangeInPieces(text, work, cuts, [&](AlignedText& piece) -> absl::StatusOr<bool> { return change(piece); });

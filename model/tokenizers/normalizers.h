@@ -1,4 +1,4 @@
-// What is done to a text before it is split: the normalizers of tokenizer.json.
+// The normalizers of tokenizer.json: they change a text before it is split.
 #ifndef EDGEWISE_MODEL_TOKENIZERS_NORMALIZERS_H_
 #define EDGEWISE_MODEL_TOKENIZERS_NORMALIZERS_H_
 

@@ -15,13 +15,13 @@
 namespace edgewise::tokenizers {
 namespace {
 
-// Steps back ("retries") that Oniguruma may take before a match is given up, and tried again with eight times as many:
-// hardly a match of an honest expression needs the first number.
+// Steps back ("retries") that Oniguruma may take before a match is given up, and tried again with eight times as many.
+// A match of an honest expression nearly never needs the first number.
 constexpr uint64_t kFirstRetries = 64;
 constexpr uint64_t kRetriesOfText = 1'000'000, kRetriesOfByte = 2, kMostRetries = 10'000'000;  // Oniguruma's own limit
 // In a text: of all matches that were given up, in units of those of one.
 constexpr uint64_t kMatchesOfText = 8;
-// What runs on through the text and fails takes no step back: so time is bounded too, of the processor, in seconds.
+// A search that runs through the text and fails takes no step back: so processor time is bounded too, in seconds.
 constexpr double kSecondsOfText = 1.0, kSecondsOfByte = 1e-6;
 constexpr auto kLong = std::chrono::milliseconds(2);  // after which time is looked at
 
@@ -33,7 +33,7 @@ constexpr uint64_t kPlaceBytes = 32;
 
 const OnigUChar* Begin(std::string_view text) { return reinterpret_cast<const OnigUChar*>(text.data()); }
 
-// Of this thread.
+// The processor time of this thread.
 double CpuSeconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -180,7 +180,7 @@ absl::StatusOr<Pattern> Pattern::Expression(const std::string& expression) {
   }
   auto compiled = std::make_shared<Compiled>();
   compiled->expression.reset(made);
-  // What depends on where a search began.
+  // Constructs whose match depends on where a search began.
   if ((onig_get_options(made) & ONIG_OPTION_FIND_LONGEST) != 0 || NamesStart(expression)) {
     return absl::InvalidArgumentError("has \\G or the option L, which are not served");
   }

@@ -1,4 +1,4 @@
-// What Split and Replace look for: a literal text, or a regular expression.
+// The pattern of Split and Replace: a literal text, or a regular expression.
 #ifndef EDGEWISE_MODEL_TOKENIZERS_PATTERN_H_
 #define EDGEWISE_MODEL_TOKENIZERS_PATTERN_H_
 

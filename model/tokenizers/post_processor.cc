@@ -23,7 +23,7 @@ uint32_t Forward(std::string_view text, uint32_t at, uint32_t end, uint32_t char
   return std::min(at, end);
 }
 
-// The place `characters` characters before `at`, at least `begin`; `at` itself where the text has not so many.
+// The place `characters` characters before `at`, at least `begin`; `at` itself where the text has fewer.
 uint32_t Back(std::string_view text, uint32_t begin, uint32_t at, uint32_t characters) {
   uint32_t to = at;
   for (; characters > 0; --characters) {

@@ -1,4 +1,4 @@
-// What is put around the tokens of one text, or of two: the post-processors of tokenizer.json.
+// The post-processors of tokenizer.json: they put tokens around those of one text, or of two.
 #ifndef EDGEWISE_MODEL_TOKENIZERS_POST_PROCESSOR_H_
 #define EDGEWISE_MODEL_TOKENIZERS_POST_PROCESSOR_H_
 

@@ -14,7 +14,7 @@
 
 namespace edgewise::tokenizers {
 
-// What becomes of the matched parts when a text is split.
+// The fate of the matched parts when a text is split.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 // Takes one word after the other; an error ends the work with it.

@@ -27,7 +27,7 @@ class Precompiled {
   absl::StatusOr<bool> Normalize(AlignedText& text) const;
 
  private:
-  // What replaces the shortest beginning of `text` that the trie knows; nothing where it knows none.
+  // The replacement of the shortest beginning of `text` that the trie knows; nothing where it knows none.
   absl::StatusOr<std::optional<std::string_view>> Find(std::string_view text) const;
 
   std::vector<uint32_t> trie_;

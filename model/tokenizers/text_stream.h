@@ -21,7 +21,7 @@ class TextStream {
   // stands for none. All texts together are HfTokenizer::Decode of all ids, but that of bytes (<0x80>) that are no
   // UTF-8 each bad one becomes U+FFFD, and not their whole run.
   std::string Push(int32_t id);
-  // What is left: U+FFFD for characters that were begun. Call nothing afterwards.
+  // The rest: U+FFFD for characters that were begun. Call nothing afterwards.
   std::string Finish();
 
   TextStream(TextStream&&) noexcept;

@@ -65,8 +65,8 @@ absl::Status Name(const char* file, const std::string& name, const json& token, 
   return absl::OkStatus();
 }
 
-// What both files may have: the roles, other fields that end with _token, and the extra tokens, which have names or
-// not.
+// Reads the fields of both files: the roles, other fields that end with _token, and the extra tokens, which have names
+// or not.
 class Joiner {
  public:
   absl::Status Take(const char* file, const json& fields) {

@@ -1,8 +1,8 @@
-// What `tokenizers` 0.23 knows of Unicode, by ICU's tables. Its parts have tables of several ages, and ids depend on
-// them: punctuation, controls and nonspacing marks are those of Unicode 8, normal forms those of Unicode 9 (the
-// functions below follow, character by character), as are scripts. Whitespace, numbers, case, \p{...} and \w are those
-// of Unicode 16 or 17: here of ICU's version (15 in Debian 12), to which the characters added since are unassigned. All
-// functions may be called from any thread.
+// The Unicode of `tokenizers` 0.23, by ICU's tables. Its parts have tables of several ages, and ids depend on them:
+// punctuation, controls and nonspacing marks are those of Unicode 8, normal forms those of Unicode 9 (the functions
+// below follow, character by character), as are scripts. Whitespace, numbers, case, \p{...} and \w are those of Unicode
+// 16 or 17: here of ICU's version (15 in Debian 12), to which the characters added since are unassigned. All functions
+// may be called from any thread.
 #ifndef EDGEWISE_MODEL_TOKENIZERS_UNICODE_H_
 #define EDGEWISE_MODEL_TOKENIZERS_UNICODE_H_
 

@@ -24,8 +24,8 @@ struct Character {
 struct Prefix {
   enum class Kind { kWhole, kInvalid, kUnfinished };
   Kind kind = Kind::kInvalid;
-  // Of the character; of the longest beginning of one that the following bytes break (what is replaced by one U+FFFD);
-  // or all bytes there are, which are the beginning of a character.
+  // The length of the character; or of the longest beginning of one that the following bytes break (one U+FFFD replaces
+  // it); or all bytes there are, which begin a character.
   size_t bytes = 1;
 };
 
@@ -40,7 +40,7 @@ char32_t LastCharacter(std::string_view text);
 
 bool IsAscii(std::string_view text);
 
-// What `bytes`, which are not empty, begin with.
+// The first character of `bytes`, which are not empty.
 Prefix FirstCharacter(std::string_view bytes);
 
 // The first byte that belongs to no character, or text.size() where the text is valid.
@@ -49,7 +49,7 @@ size_t FirstInvalidByte(std::string_view text);
 void AppendCharacter(char32_t code, std::string& text);
 std::string ToUtf8(char32_t code);
 
-// Of valid UTF-8.
+// The characters of valid UTF-8.
 std::vector<char32_t> ToCharacters(std::string_view text);
 size_t CountCharacters(std::string_view text);
 

@@ -26,7 +26,7 @@ class TokenSink {
  public:
   virtual ~TokenSink() = default;
   virtual absl::Status Push(const Token& token) = 0;
-  // The word has at least so many tokens that were not pushed yet.
+  // The word has at least this many tokens that were not pushed yet.
   virtual absl::Status AtLeast(size_t tokens) = 0;
 };
 
@@ -50,7 +50,7 @@ class WordModel {
 
 // From the object "model" of tokenizer.json. INVALID_ARGUMENT names the field that is missing, wrong or not served.
 absl::StatusOr<std::unique_ptr<WordModel>> ReadWordModel(const nlohmann::json& object, const std::string& path);
-// Of one type each; ReadWordModel has read "type".
+// Readers of one type each; ReadWordModel has read "type".
 absl::StatusOr<std::unique_ptr<WordModel>> ReadWordPiece(JsonObject& fields);
 absl::StatusOr<std::unique_ptr<WordModel>> ReadBpe(JsonObject& fields);
 absl::StatusOr<std::unique_ptr<WordModel>> ReadUnigram(JsonObject& fields);

@@ -1,5 +1,5 @@
-// What happens to a request around its computation: it is admitted, checked and queued, and at its end answered,
-// counted and logged. Knows no RPC library; rpc/ puts gRPC around it.
+// Carries a request around its computation: admits, checks and queues it, and at its end answers, counts and logs it.
+// Knows no RPC library; rpc/ puts gRPC around it.
 #ifndef EDGEWISE_SERVER_CALLS_HANDLER_H_
 #define EDGEWISE_SERVER_CALLS_HANDLER_H_
 
@@ -34,8 +34,8 @@ class RequestHandler {
         preparations_(options.queue.max_requests) {}
 
   // Answers `message` (v1::PredictRequest or v1::GenerateRequest), which is not used after the return. `of_rpc` has the
-  // RPC's part; `reply` may come before the return. What takes long is done on threads of their own: an image, or a
-  // text that turns out to be much work. `lent`: RequestQueue::Push.
+  // RPC's part; `reply` may come before the return. Slow preparation (an image, or a text that turns out to be much
+  // work) runs on a thread of its own. `lent`: RequestQueue::Push.
   template <typename Message>
   void Start(const Message& message, Request of_rpc, bool* lent = nullptr);
   // Counts a message that is refused before Start.

@@ -13,7 +13,7 @@ constexpr double kRest = 64 << 10;                      // names, options, the f
 constexpr double kIdBytes = 5;                          // a token id on the wire, at most
 constexpr double kHeadBytes = 32;                       // the frames of its fields
 constexpr double kEdgeBytes = 3 + 4 + 3;                // a key, its weight and its multiplicity
-constexpr uint64_t kParts = 3;                          // a message may take one of so many parts of the memory
+constexpr uint64_t kParts = 3;                          // a message may take 1/kParts of the memory
 constexpr uint64_t kLargest = (uint64_t{1} << 31) - 1;  // for Protobuf
 
 // The rest is for what gRPC holds itself.

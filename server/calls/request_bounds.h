@@ -1,5 +1,5 @@
-// What the preparation of a request may take: time until its deadline or its cancellation, bytes of the memory for
-// calls, and on a thread of calls little work.
+// Limits the preparation of a request: it ends at the deadline or a cancellation, and when it has used its bytes of the
+// memory for calls. On a thread of calls it also ends after little work.
 #ifndef EDGEWISE_SERVER_CALLS_REQUEST_BOUNDS_H_
 #define EDGEWISE_SERVER_CALLS_REQUEST_BOUNDS_H_
 
@@ -20,8 +20,7 @@ class RequestBounds final : public WorkBounds {
   RequestBounds(const Request& request, std::function<absl::Status()> wanted)
       : request_(request), wanted_(std::move(wanted)) {}
 
-  // After so many pieces of work the rest is for another thread, unless the request is prepared apart already: then all
-  // is.
+  // After kPiecesOfCalls pieces of work the rest goes to another thread, unless the request is prepared apart already.
   absl::Status Continue() override {
     if (!request_.apart && ++pieces_ > kPiecesOfCalls) {
       exceeded_ = true;

@@ -75,7 +75,7 @@ bool IsDropped(const absl::Status& status) {
 
 void Shadows::Prepare(const v1::PredictRequest& message, Request& request) {
   const std::optional<ShadowConfig>& config = request.model->profiles.shadow;
-  // What a request that fits its deadline gets belongs to that moment.
+  // A request that fits its deadline gets samples by the moment; a second computation would get others.
   if (!config || request.consent.fit || LotOf(request) >= config->share) return;
   auto second = std::make_unique<Request>();
   second->background = true;

@@ -1,5 +1,5 @@
-// What the two codecs share. Their libraries report errors by longjmp. So the functions that call them hold nothing
-// that has a destructor, and write into memory of their callers.
+// Shared by the two codecs. Their libraries report errors by longjmp, so the functions that call them hold nothing that
+// has a destructor, and write into memory of their callers.
 #ifndef EDGEWISE_SERVER_IMAGE_CODEC_H_
 #define EDGEWISE_SERVER_IMAGE_CODEC_H_
 

@@ -27,8 +27,9 @@ struct ImageHeader {
 absl::StatusOr<ImageHeader> ReadImageHeader(const std::string& bytes);
 
 // The pixels, as Pillow's Image.open(...).convert("RGB") has them: alpha is left out, EXIF and gamma are not looked at.
-// Of PNG byte for byte; JPEG as the installed libjpeg decodes it, without warnings about extra bytes, but with all that
-// pixels need. Check the size first (ReadImageHeader). INVALID_ARGUMENT as there; RESOURCE_EXHAUSTED: no memory.
+// A PNG has these bytes exactly; a JPEG is decoded as the installed libjpeg does it, without warnings about extra
+// bytes, but with all that pixels need. Check the size first (ReadImageHeader). INVALID_ARGUMENT as there;
+// RESOURCE_EXHAUSTED: no memory.
 absl::StatusOr<RgbImage> DecodeImage(const std::string& bytes);
 
 }  // namespace edgewise::server

@@ -15,7 +15,8 @@ namespace edgewise::server {
 // One thread at a time.
 class ImageReader {
  public:
-  // Of `bounds`, which must outlive the reader, it holds what decoding takes, and the rows so far, until its end.
+  // Until its end the reader holds, of `bounds`, the bytes that decoding takes and the rows so far. `bounds` must
+  // outlive the reader.
   explicit ImageReader(WorkBounds& bounds) : bounds_(bounds), held_(bounds) {}
 
   // The bytes of a PNG or JPEG file as an input of the model. INVALID_ARGUMENT, at field "image": the model takes no

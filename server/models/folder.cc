@@ -72,8 +72,8 @@ fs::path ModelFilesAt(const fs::path& path) {
   return found;
 }
 
-// A model name like that of a folder: in lower case, a "-" for other characters. Of a model in the hub's cache without
-// its owner, also where the folder is a snapshot of it.
+// A model name like that of a folder: in lower case, a "-" for other characters. For a model in the hub's cache it
+// leaves out the owner, also where the folder is a snapshot of it.
 std::string ProposedName(fs::path folder) {
   if (folder.parent_path().filename() == "snapshots") folder = folder.parent_path().parent_path();
   const std::string whole = folder.filename().string();

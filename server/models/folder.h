@@ -51,8 +51,8 @@ struct FolderList {
 bool IsModelName(const std::string& name);
 inline constexpr char kModelNames[] = "1 to 64 of a-z 0-9 _ . -, the first a letter or digit";
 
-// What a server is started with. INVALID_ARGUMENT: a name that is none, or that two models have; or a folder that has a
-// name is that of versions, or of a model in the hub's cache. NOT_FOUND: it is none.
+// The models that a server is started with. INVALID_ARGUMENT: a name that is none, or that two models have; or a folder
+// that has a name is that of versions, or of a model in the hub's cache. NOT_FOUND: it is none.
 absl::Status CheckSources(const ModelSources& sources);
 
 // Where the repository has a model of a name that a folder was given, it is left out. NOT_FOUND: the repository cannot

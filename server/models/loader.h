@@ -1,9 +1,9 @@
 // The thread that brings models into the repository, one version after the other, while requests are served.
 //
-// A version is read and checked there, at low priority; where the backend allows it, its weights are brought to the
-// backend there too. What only the backend's own thread may do (a weight of a GPU, a layer of the self-test) is done
-// there, piece by piece, between the steps of requests. The version takes the place of an older one when all of that
-// has gone well.
+// It reads and checks a version at low priority, and brings the weights to the backend where the backend allows another
+// thread to do so. Work that only the backend's own thread may do (a weight of a GPU, a layer of the self-test) runs
+// there, piece by piece, between the steps of requests. The version replaces an older one once all of that has
+// succeeded.
 #ifndef EDGEWISE_SERVER_MODELS_LOADER_H_
 #define EDGEWISE_SERVER_MODELS_LOADER_H_
 

@@ -16,12 +16,12 @@ constexpr int32_t kShortest = 8;       // tokens
 constexpr int32_t kLonger = 4;         // times the length before
 constexpr size_t kTogether = 4;        // inputs of the batches of several
 constexpr int32_t kMostTogether = 64;  // tokens of such an input
-// Of the own edges: what a cap leaves. Of one in two it may cost more to choose than it saves.
+// Caps as shares of the model's own edges. Choosing one in two may cost more than it saves.
 constexpr double kCaps[] = {1.0, 0.5, 0.125};
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Of any tokens; shorter where the model takes no more.
+// Lengths in tokens; shorter where the model takes fewer.
 absl::StatusOr<ModelInput> InputOf(const Model& model, int32_t length) {
   const ModelConfig& config = model.config();
   ModelInput input;

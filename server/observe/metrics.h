@@ -28,8 +28,8 @@ namespace edgewise::server {
 
 struct MetricFamilies;
 
-// Of the second computation of a request (calls/shadow.h): for want of memory or time there was none; or the other
-// profile, or the device, refused it.
+// The end of a second computation (calls/shadow.h). Without memory or time there was none; or the other profile, or the
+// device, refused it.
 enum class ShadowResult { kCompared, kDropped, kFailed };
 
 // Makes the records of its scope one event. Recording threads share the mutex; a scrape holds it alone. A method that

@@ -41,7 +41,7 @@ struct Verdict {
   const char* message = nullptr;
 };
 
-// What becomes of a call with these headers.
+// The fate of a call with these headers.
 Verdict Judge(const Gate& gate, absl::Span<const grpc_metadata> headers) {
   const grpc_metadata* authorization = nullptr;
   bool twice = false;

@@ -49,7 +49,7 @@ class AwaitedCalls {
   void EndExpired();
   // Gives up those that have waited for so long. Returns how many.
   size_t EndWaiting(Clock::duration at_least, const absl::Status& status);
-  // Gives up those that have waited for so long, as long as their principal holds more than so many bytes.
+  // Ends the calls that have waited for this long, as long as their principal holds more than this many bytes.
   size_t EndGreedy(Clock::duration at_least, uint64_t bytes, const absl::Status& status);
   // Gives up all, and refuses more: UNAVAILABLE.
   void Close();

@@ -38,7 +38,7 @@ class Certificates {
 
   explicit Certificates(const SecurityOptions& security);
   static absl::StatusOr<Files> ReadFiles(const SecurityOptions& security);
-  // What gRPC asks for before each handshake.
+  // gRPC asks it before each handshake.
   grpc_ssl_certificate_config_reload_status Fetch(grpc_ssl_server_certificate_config** config);
 
   const SecurityOptions security_;

@@ -22,10 +22,10 @@ constexpr int kTicksOfFiles = 100, kTicksOfCalls = 10, kTicksOfMemory = 1000;
 // A message of a usual size is there long before this.
 constexpr auto kSlow = std::chrono::milliseconds(100);
 constexpr double kRetrySeconds = 1.0;
-constexpr uint64_t kPartOfGrpc = 3;  // gRPC itself may hold one of so many parts of the memory for calls
-constexpr uint64_t kLeastOfGrpc = uint64_t{16} << 20;          // what the allocator keeps comes and goes by megabytes
+constexpr uint64_t kPartOfGrpc = 3;                    // gRPC itself may hold 1/kPartOfGrpc of the memory for calls
+constexpr uint64_t kLeastOfGrpc = uint64_t{16} << 20;  // what the allocator keeps comes and goes by megabytes
 constexpr uint64_t kManyAbandoned = 500, kSomeAbandoned = 20;  // calls in one or two seconds
-constexpr uint64_t kListsOfBuffers = 4;  // a pass has one byte in lists for so many in buffers, at most
+constexpr uint64_t kListsOfBuffers = 4;  // a pass has at least this many bytes in buffers for each in lists
 constexpr int kClosedAtOnce = 4;         // connections
 constexpr auto kLate = std::chrono::milliseconds(50);
 
@@ -92,8 +92,8 @@ void Keeper::Run(const std::stop_token& stop) {
 
 bool Keeper::OverTheBound(uint64_t times) const {
   const uint64_t used = memory_.used();
-  // Passes have lists of their own beside the buffers that the backend counts. What a pass has just freed may still be
-  // in memory.
+  // Passes have lists of their own beside the buffers that the backend counts. Memory that a pass has just freed may
+  // still be resident.
   const uint64_t before = backend_->WorkingBytes(), resident = ResidentMemory();
   const uint64_t working = std::max(before, backend_->WorkingBytes());
   const uint64_t explained = of_models_ + used + working + working / kListsOfBuffers;

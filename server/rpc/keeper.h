@@ -56,7 +56,7 @@ class Keeper {
   void EndLateConnections();
   void ReadTokens();
   void ReadCertificates();
-  // Of tokens or certificates, which were read again, or stay as they were before.
+  // Logs that tokens or certificates (`what`) were read again, or stay as they were.
   void Tell(const char* what, const absl::Status& status);
 
   AwaitedCalls& awaited_;

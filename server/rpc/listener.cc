@@ -324,7 +324,7 @@ void Listener::MeasureWaits(Time now) {
     if (SocketOf(descriptor) != connection.socket) continue;
     const Clock::duration before = connection.age;
     connection.age = connection.unread.Observe(now, unread > 0 ? ReceivedOf(descriptor) : 0, unread);
-    // What was unread at the look before may be what is being read now.
+    // Bytes that were unread at the last look may be being read now.
     const Clock::duration waited = std::max(before, connection.age);
     connection.waits = waited >= kShortWait;
     if (connection.waits) {

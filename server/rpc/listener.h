@@ -56,11 +56,11 @@ class Listener {
   // Ends the connection that has received most since the last mark, and drops what gRPC has not read of it yet. False:
   // none has received anything.
   bool CloseBusiest();
-  // Ends the connections with most unread bytes, until this part of all unread bytes is dropped with them; not those
-  // with less than 1 KiB, or whose oldest unread byte has been there for less than `limit`. Of each, 16 KiB count at
-  // most. Returns how many.
+  // Ends the connections with the most unread bytes until this part of all unread bytes is dropped with them. It spares
+  // those with less than 1 KiB, and those whose oldest unread byte has been there for less than `limit`. At most 16 KiB
+  // of each count. Returns how many have ended.
   int CloseLate(double part, Clock::duration limit);
-  // Accepts at most so many connections until the next call, and none in which 4 KiB wait already: they end. LostCalls.
+  // Accepts at most `count` connections until the next call, and none in which 4 KiB wait already: they end. LostCalls.
   void Ration(int connections) { ration_.store(connections); }
   // Counts a call that is refused since it was read late, and tells how many were.
   void CountLate() { late_calls_.fetch_add(1, std::memory_order_relaxed); }

@@ -33,7 +33,7 @@ class OneMessageReactor : public RawReactor, private AwaitedCall {
   // Less what the call waited to be read: gRPC counts from there on.
   Time deadline() const { return deadline_; }
   bool apart() const { return arrival_ != Time(); }
-  // Of a message that is prepared apart: it may have waited. Time(): the message is short.
+  // When a message that is prepared apart arrived, since it may have waited. Time(): the message is short.
   Time arrival() const { return arrival_; }
   // A status that no request counts.
   void Refuse(const absl::Status& status);

@@ -11,7 +11,7 @@
 
 #include "kernels/cores.h"
 
-// Of gRPC's core, where no public header has it: the flags of the message that was read last.
+// Defined in gRPC's core, but in no public header: the flags of the message that was read last.
 uint32_t grpc_call_test_only_get_message_flags(grpc_call* call);
 
 namespace edgewise::server {
@@ -22,7 +22,8 @@ namespace {
 constexpr uint32_t kCompressed = 0x80000000u | 0x40000000u;
 
 constexpr int kCoresOfThread = 4, kMostThreads = 4;
-// Of a method, on a queue: that have not come yet. Further ones wait until one of these has begun.
+// Calls of one method, on one queue, that are requested and have not come yet. Further ones wait until one of these has
+// begun.
 constexpr int kWaitingCalls = 64;
 // Added to the niceness of the threads. On a core that they share with the engine, a flood of calls leaves it two
 // thirds. (With 5, which leaves it three quarters, calls that came in a flood are not caught up with after it.)

@@ -28,8 +28,8 @@ namespace edgewise::server {
 
 class RawCall;
 
-// What a method does with a call. The On* methods but OnDone run on the thread of the call, one after the other; they
-// never block.
+// The events of a call, which a method implements. The On* functions but OnDone run on the thread of the call, one
+// after the other; they never block.
 class RawReactor {
  public:
   explicit RawReactor(RawCall& call);

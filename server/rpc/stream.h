@@ -62,7 +62,7 @@ class StreamReactor final : public RawReactor, private AwaitedCall {
   std::stop_source cancelled_;
 
   const std::shared_ptr<MemoryAccount> account_ = context_.memory.AccountOf(principal_.name);
-  // Of the read in progress; they belong to the thread that set reading_.
+  // State of the read in progress. It belongs to the thread that set reading_.
   bool began_ = false;  // a message has come
   grpc::ByteBuffer message_;
   MemoryHold message_memory_{*account_};

@@ -13,15 +13,15 @@ namespace {
 constexpr double kFewest = 1.0 / 16;  // of the edges expected: fewer save next to nothing
 constexpr double kGain = 0.1;         // of a sample's seconds: what the fewest edges have to save
 constexpr double kRungs = 8.0;        // caps to each half
-// Of the seconds until the deadline, the samples of a request that can end after every wave, or only with the last of
-// its inputs, as predicted.
+// Factors of the time until the deadline: the samples of a request may be predicted to take that long. The first is for
+// requests that can end after every wave, the second for those that can end only with the last of their inputs.
 constexpr double kHopeful = 1.25, kCareful = 0.8;
 
 uint64_t EdgesAt(const CapRange& caps, double cap, uint64_t pairs) {
   return caps.by_density ? EdgesOfDensity(cap, pairs) : static_cast<uint64_t>(cap);
 }
 
-// Of one sample of all inputs, as expected.
+// Expected edges of one sample of all inputs.
 double EdgesWithin(const CapRange& caps, double cap) {
   double edges = 0.0;
   for (const CapRange::Input& input : caps.inputs) {
@@ -84,7 +84,7 @@ void LowerSamples(Request& request, uint32_t samples) {
   consent.samples = samples;
 }
 
-// Of the one sample that is left.
+// Lowers the cap of the one sample that is left.
 void LowerCap(Request& request, double cap) {
   Consent& consent = request.consent;
   const double edges = EdgesWithin(consent.caps, cap);

@@ -1,6 +1,6 @@
-// What a request gives up under pressure where its client has agreed (Request::consent): first samples, down to one,
-// so that the answer is that of the first samples of its ensemble; then edges of that one, by a lower cap. The samples
-// go first since an edge costs least where its sample has many: the total of edges over samples is the largest so.
+// Degrades a request under pressure where its client has agreed (Request::consent). Samples go first, down to one, so
+// that the answer is that of the first samples of its ensemble; then edges of that sample, by a lower cap. For the same
+// time, fewer samples with all their edges hold more edges in total.
 #ifndef EDGEWISE_SERVER_SCHEDULE_DEGRADE_H_
 #define EDGEWISE_SERVER_SCHEDULE_DEGRADE_H_
 
@@ -11,8 +11,8 @@
 
 namespace edgewise::server {
 
-// Of a checked Predict request with its model: the demand, the predicted seconds and, under consent, those of the least
-// that its answer can be. Edges can be given up only where a lower cap is predicted to save time.
+// Fills the demand of a checked Predict request, its predicted seconds and, under consent, those of the least answer
+// that it may get. Edges can be given up only where a lower cap is predicted to save time.
 void PredictCost(Request& request);
 
 // The seconds until the deadline; infinity where there is none.
@@ -25,7 +25,7 @@ double LeastSeconds(const Request& request);
 // The predicted seconds that the request may give up, of those that it can use before its deadline. 0: none.
 double SpareSeconds(const Request& request, Time now);
 
-// What an answer has of what was asked for. A cap (of CapRange) goes with one sample; 0: it stays as it is.
+// The samples and the cap of an answer. A cap (of CapRange) goes with one sample; 0: it stays as it is.
 struct Choice {
   uint32_t samples = 1;
   double cap = 0.0;
@@ -38,9 +38,9 @@ Choice ChoiceWithin(const Request& request, double seconds, double first);
 // The time that an answer takes on its way.
 inline constexpr std::chrono::milliseconds kAnswer{1};
 
-// Lowers a request under consent that starts now to what its deadline allows: of samples a start, since Passes looks at
-// the time that they took; of edges what is rather surely in time. `max_wave_tokens`: where one sample of all inputs
-// has more, no sample can be left out once it runs.
+// Lowers a request under consent that starts now to fit its deadline. Samples: a first guess, which Passes corrects as
+// they run. Edges: a cap that is likely to meet the deadline, since it cannot be changed later. `max_wave_tokens`:
+// where one sample of all inputs has more, no sample can be left out once it runs.
 void LowerToDeadline(Request& request, int64_t max_wave_tokens, Time now);
 
 // Lowers a request under consent to the choice, where it has more, with its demand and its predicted seconds. A cap is

@@ -16,7 +16,8 @@
 namespace edgewise::server {
 namespace {
 
-constexpr int64_t kFirstRows = 64;  // of prompts in one step, before the first was measured; fewer take hardly less
+// rows of prompts in one step, before the first was measured; fewer take about as long
+constexpr int64_t kFirstRows = 64;
 constexpr int64_t kLeastPart = 32;  // tokens
 
 bool InPrompt(const Generation& generation) { return generation.prompt_next() || generation.holds_part(); }

@@ -17,12 +17,12 @@ namespace edgewise::server {
 
 // A generation whose client has taken nothing for park_after is parked: another may have its place, and its memory too
 // where it can be computed again (Generation::CanDropCache). It goes on, before those that wait, once its client reads
-// and there is room. As many may be parked so as may run.
+// and there is room. The most that may be parked is the most that may run.
 //
-// Each takes memory for keys and values as its text grows. Of two generations the one of the higher level goes first,
-// else the one that started first. Where one needs memory and none is left, those that go after it are parked, the last
-// of them first, and are computed again later; where it is the last itself, it waits. So the first one always goes on.
-// None starts, or goes on after it was parked, unless all that run could take a page more (CacheBytes::ahead).
+// Each takes memory for keys and values as its text grows. The order is by level, then by start. Where one needs memory
+// and none is left, those after it are parked, the last of them first, and are computed again later; where it is the
+// last itself, it waits. So the first one always goes on. None starts, or goes on after it was parked, unless all that
+// run could take another page (CacheBytes::ahead).
 class Generations {
  public:
   // `queue` gives the time and tells of a shutdown; it must outlive this.
@@ -69,7 +69,7 @@ class Generations {
   };
 
   bool CanStep(const Running& running) const;
-  // Whether a generation of this level can step that `is` is true of.
+  // Whether any generation of this level that satisfies `is` can take a step.
   template <typename Is>
   bool CanStep(uint32_t level, const Is& is) const;
   // Take from running_ the next in turn of those that can step, and those that run with it. `short_ones`: short prompts
@@ -81,7 +81,7 @@ class Generations {
   std::vector<Running> Take(const Takes& takes);
   // Those of this level whose rows went through layers together.
   std::vector<Running> TakeHalfWay(uint32_t level, bool (Generation::*holds)() const);
-  // Of a step at most, by what a layer took of late: rows of prompts, layers of tokens.
+  // The most that a step takes, judged by recent layers: rows of prompts, layers of tokens.
   int64_t PromptRows(const CostModel& costs) const;
   int64_t TokenLayers(const LoadedModel& model) const;
   // Return the seconds of the step.
@@ -93,10 +93,10 @@ class Generations {
   void End(Running& running, const absl::Status& status, bool wasted = false);
 
   size_t Active() const;  // not parked
-  // Of a generation, as long as it does not give way to one that starts or goes on; the least that it holds soon.
+  // The bytes that a generation holds soon, at least, while it does not give way to another.
   uint64_t Reserved(const Running& running) const;
-  // Takes the memory of parked generations, and of those that go after `first` if it is not null and parks them, until
-  // so many bytes are left. False: so many are not to be had, and nothing was taken.
+  // Takes the memory of parked generations, and of those after `first` if it is not null and parks them, until `bytes`
+  // are free. False: it cannot free as many, and has taken nothing.
   bool MakeRoom(uint64_t bytes, const Running* first);
   template <typename Is>
   std::vector<Running*> InOrder(const Is& is);  // those that `is` is true of, the first ones first

@@ -1,9 +1,9 @@
-// The requests of one kind that wait, by level and principal, and what each principal has had of the device. A plain
+// The requests of one kind that wait, by level and principal, and the seconds that each principal has used. A plain
 // data structure: no thread, no lock, no clock.
 //
-// Principals of a level share it by virtual time: each has an account of the seconds that it has had, and the level a
-// clock that runs as fast as each account would if all got the same. An account begins at the clock, so a principal
-// that was idle has saved nothing up; it is kept while the principal has a request that waits or runs.
+// The principals of a level share it by virtual time. Each has an account of the seconds it has used. The level has a
+// virtual clock, which advances by (seconds used / active principals). An account opens at the clock's time, so idle
+// time saves nothing up. It stays open while its principal has a request that waits or runs.
 #ifndef EDGEWISE_SERVER_SCHEDULE_LINE_H_
 #define EDGEWISE_SERVER_SCHEDULE_LINE_H_
 
@@ -41,7 +41,7 @@ struct Account {
 class Line {
  public:
   using Accounts = std::map<std::string, Account>;  // by the principal's name
-  // What waits of one principal, on all levels.
+  // The waiting requests of one principal, on all levels.
   struct Share {
     size_t requests = 0;
     uint64_t cost = 0;  // as Request::cost

@@ -29,7 +29,7 @@ struct Work {
   bool end() const { return none() && closed; }
 };
 
-// What the engine has under way.
+// The work that the engine has under way.
 struct Running {
   std::vector<RunningPass> passes;  // the latest last
   PerLevel<bool> generations = {};  // one of this level can take a step
@@ -74,7 +74,7 @@ class RequestQueue {
 
   // The next work; a generation only if it fits into the room. Ends the requests that cannot be answered any more.
   Work Next(Wait wait = Wait::kForWork, const Running& running = {});
-  // What Next was told of passes has changed in its turn: one has nothing left, and its answers are about to be sent.
+  // Updates the passes given to Next: call it when a pass has finished, before its answers are sent.
   void SetRunning(std::span<const RunningPass> passes);
   // The turn took so long.
   void Charge(const Turn& turn, double seconds);

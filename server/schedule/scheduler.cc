@@ -18,16 +18,18 @@ namespace edgewise::server {
 namespace {
 
 constexpr double kShorter = 0.25;  // of what is left of a pass: a request that starts beside it
-// Of a prediction: a request is refused as hopeless where even that is too long; where it has to wait, this is added.
+// Factors of a prediction. A request that would be late at kSure times its prediction is refused as hopeless; kMargin
+// is added where it has to wait.
 constexpr double kSure = 0.7, kMargin = 1.15;
-// Of a prediction: beyond the first a wait is looked at closely, and the second is the most that is added out of
-// caution.
+// Factors of a prediction. A request that waits is looked at closely once its deadline is nearer than kClose times its
+// prediction; kMostCaution is the most that is added out of caution.
 constexpr double kClose = 4.0, kMostCaution = 1.5;
-// Of the time until a deadline: what those before it may take where they could give something up instead.
+// The part of the time until a deadline that earlier requests may take where they could give something up instead.
 constexpr double kInTime = 0.75;
 constexpr std::chrono::milliseconds kLookAgain{1};  // for requests that have ended, where a line is full
 
-// What hardly a request like this one exceeds now: the machine may have become slower since it was predicted.
+// An upper bound, nearly always right, on the seconds of this request now: the machine may have become slower since it
+// was predicted.
 double CautiousSeconds(const Request& request) {
   const CostModel& costs = *request.model->costs;
   const double slower = costs.Predict(request.demand) / request.predicted_seconds;

@@ -1,20 +1,20 @@
 // Decides which requests wait, what the device does next, and which requests are refused. A plain state machine: no
 // thread, no lock, no clock; callers pass the time. RequestQueue (queue.h) puts a lock around it.
 //
-// Between levels: levels with work share the device by weight (kLevelWeights), over any time in which they all have
-// work. Between principals of a level: each has an account of the seconds that it has had (line.h), and what would end
-// first goes next, counted from the account of its principal: so each gets its share, and a short request goes before a
-// long one of a principal that has had as much. Within a principal: first come, first served; but a request that takes
-// at most a quarter of what is left of the passes of its principal goes before them. Whatever goes before a pass that
-// runs starts beside it, and a pass that was set aside so gets a step every kPatience. Requests and generations of one
-// level get equal times. Work is predicted seconds (cost_model.h).
+// Between levels: weighted sharing of the device (kLevelWeights), over any time in which they all have work. Within a
+// level: weighted fair queueing by finish time. Next is the work with the smallest (seconds its principal has used +
+// its own predicted seconds; line.h). So each principal gets its share, and a short request goes before a long one of a
+// principal that has used as much. Within a principal: first come, first served; but a request that takes at most a
+// quarter of the rest of its principal's passes goes before them. A request that goes before a running pass starts
+// beside it, and a pass that was set aside gets a step every kPatience. Requests and generations of one level get equal
+// times. Work is predicted seconds (cost_model.h).
 //
 // A principal may hold half of a line while others wait in it. Where the line is full, the newest requests of the
-// principal that has most waiting make room for one that has less.
+// principal with the most waiting make room for one that has less.
 //
-// Requests whose clients have agreed to get less count with the least that they may get where others wait for them.
-// When one starts, it keeps the share of the rest that makes nobody late who waits behind it; at each of its steps,
-// that of its other samples.
+// Requests whose clients agreed to a degraded answer count with the least that they may get where others wait for them.
+// When one starts, it keeps the largest share of the rest that makes nobody behind it late; each of its steps decides
+// the same for its other samples.
 //
 // Predict requests and generations wait in a line each, so that neither kind fills the line of the other.
 #ifndef EDGEWISE_SERVER_SCHEDULE_SCHEDULER_H_
@@ -51,7 +51,7 @@ struct RunningPass {
   std::stop_token stopping;  // nor once the client has gone; of a pass of one request
 };
 
-// What the engine does next.
+// The engine's next action.
 struct Turn {
   enum Kind { kNothing, kStart, kStep, kGeneration };
   Kind kind = kNothing;
@@ -89,7 +89,7 @@ class Scheduler {
 
   // The passes that run, the latest last. One that has nothing left delays nobody.
   void SetRunning(std::span<const RunningPass> running);
-  // What to do next, where `generations` tells on which levels a generation can take a step. Call TakeEnded first.
+  // The next action. `generations` tells on which levels a generation can take a step. Call TakeEnded first.
   Turn Next(const PerLevel<bool>& generations, Time now);
   // A turn took so long.
   void Charge(const Turn& turn, double seconds);
@@ -104,7 +104,7 @@ class Scheduler {
   uint64_t cost() const { return predicts_.cost() + generations_.cost(); }
 
  private:
-  // What a principal does next, and when that ends on the clock of its level.
+  // A principal's next action, and its finish time on the clock of its level.
   struct Candidate {
     Turn turn;
     std::string principal;
@@ -115,7 +115,7 @@ class Scheduler {
     bool Before(const Candidate& other) const { return end != other.end ? end < other.end : since < other.since; }
   };
 
-  // What nobody waits for any more is about to end.
+  // Marks passes that nobody waits for any more as about to end.
   void EndLeftPasses(Time now);
   absl::Status CheckShare(const Request& request, Time now) const;
   absl::Status CheckTime(const Request& request, double before, Time now) const;

@@ -15,9 +15,9 @@
 namespace edgewise::cuda::testing {
 
 struct DenseCase : DeviceCase {
-  DenseCase(const edgewise::testing::Case& from, bool bf16, std::vector<DeviceCap> caps = {})
+  DenseCase(const edgewise::testing::Case& from, bool bf16, std::vector<DeviceCap> caps = {}, bool side_by_side = false)
       : DeviceCase(from, std::move(caps)) {
-    if (bf16) RoundOperands(from, *this);
+    if (bf16) RoundOperands(from, *this, side_by_side);
   }
 
   std::vector<float> Attend(const edgewise::testing::Case& from) {

@@ -54,7 +54,7 @@ TEST(AttentionDenseGivenTest, AGivenGraphHasTheBytesOfTheDrawnOne) {
       made.problems[p].pattern = given;
     }
     DenseCase device(made, bf16);
-    EXPECT_EQ(device.call.num_slots, 0);
+    EXPECT_EQ(device.call.state, nullptr);
     EXPECT_TRUE(SameBytes(device.Attend(made), want)) << rate;
     if (rate == 0.5) {
       EXPECT_EQ(device.call.num_row_items, 0);

@@ -35,8 +35,13 @@ __global__ void __launch_bounds__(kWarpSize)
     DumpFragments(const __grid_constant__ DeviceCall call, const FragmentRows* rows, int tiles, uint32_t* to) {
   const FragmentDraw draw(call, rows[blockIdx.x]);
   for (int tile = 0; tile < tiles; ++tile) {
-    const uint32_t edges = draw.Next(tile * kTileKeys);
-    to[(static_cast<int64_t>(blockIdx.x) * tiles + tile) * kWarpSize + static_cast<int>(threadIdx.x)] = edges;
+    const int lane = static_cast<int>(threadIdx.x);
+    FragmentDraw::Settled settled = draw.Begin(tile * kTileKeys);
+    for (; settled.open != 0; settled.open &= settled.open - 1) {
+      const int bit = __ffs(static_cast<int>(settled.open)) - 1;
+      if (draw.IsEdge(tile * kTileKeys, lane, bit)) settled.edges |= 1u << bit;
+    }
+    to[(static_cast<int64_t>(blockIdx.x) * tiles + tile) * kWarpSize + lane] = settled.edges;
   }
 }
 

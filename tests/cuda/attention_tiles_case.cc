@@ -36,6 +36,8 @@ TilesCall::TilesCall(const edgewise::testing::Case& from, bool bf16, TileCuts cu
     call_.v16 = v16_.data();
     call_.k16_stride = inputs.k.columns;
     call_.v16_stride = inputs.v.columns;
+    call_.k16_head_stride = inputs.head_dim;
+    call_.v16_head_stride = inputs.value_dim > 0 ? inputs.value_dim : inputs.head_dim;
   }
   call_.num_heads = inputs.num_heads;
   call_.heads_of_key = inputs.num_heads / inputs.key_value_heads();

@@ -18,6 +18,8 @@
 #include "kernels/cuda/attention/call.h"
 #include "kernels/cuda/attention/items.h"
 #include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/attention/rounds.h"
+#include "kernels/events.h"
 #include "kernels/reference.h"
 #include "tests/kernels/attention_cases.h"
 
@@ -63,39 +65,32 @@ struct DeviceCase {
   std::vector<DeviceCap> Caps() const { return Get(call.caps, call.num_caps); }
   std::vector<DeviceHeadCounts> Counts() const { return Get(call.counts, num_counts); }
 
-  // Draws all edges, once.
-  void Draw() {
-    if (std::exchange(drawn_, true)) return;
-    EXPECT_EQ(DrawEventHeads(nullptr, call, int64_t{160} << 10), cudaSuccess);
-    EXPECT_EQ(DrawPairHeads(nullptr, call, false), cudaSuccess);
-  }
   // Settles the caps.
   void Select() {
     DeviceCopies scratch;
     // Scratch comes as it is.
     const std::vector<unsigned char> dirt(static_cast<size_t>(CapScratchBytes(call.num_caps)), 0xA5);
-    const ForParts for_parts = [&](const auto& use) {
-      Draw();
-      return use(call);
+    const DrawPass pass = [&](Draws draws, bool again, const UseRound& use) {
+      return rounds.ForDrawn(draws, again, use);
     };
-    EXPECT_EQ(SelectKept(nullptr, call, true, scratch.Put(dirt), for_parts), cudaSuccess);
+    EXPECT_EQ(SelectKept(nullptr, call, true, scratch.Put(dirt), pass), cudaSuccess);
   }
-  // Drops the edges that caps drop, and counts the others, once.
+  // Draws all edges, drops those that caps drop, and counts the others, once.
   void Keep() {
     if (std::exchange(kept_, true)) return;
-    Draw();
-    EXPECT_EQ(DrawPairHeads(nullptr, call, true), cudaSuccess);
-    EXPECT_EQ(KeepAndCount(nullptr, call, true), cudaSuccess);
+    EXPECT_EQ(rounds.ForKept({}), cudaSuccess);
   }
 
+  const std::shared_ptr<Device> device = *Device::Open(0);
   DeviceCopies memory;
   DeviceCall call = {};
+  DrawRounds rounds;
   std::vector<DeviceProblem> problems;
   int64_t num_counts = 0;
   RowItems items;
 
  private:
-  bool drawn_ = false, kept_ = false;
+  bool kept_ = false;
 };
 
 inline DeviceCap CapOf(uint64_t max_edges, uint64_t* ledger = nullptr, BudgetShare share = {}) {
@@ -144,6 +139,7 @@ inline DeviceCase::DeviceCase(const edgewise::testing::Case& host, std::vector<D
     const std::span<const int32_t> positions(problem.positions, problem.positions == nullptr ? 0 : problem.tokens);
     if (!positions.empty() && positions.back() != problem.tokens - 1) of.positions = memory.Put(positions);
     of.cap = problem.cap;
+    of.count = std::exchange(num_counts, num_counts + inputs.num_heads);
     of.event_head = -1;
     of.wants_graph = true;
     if (problem.bias != nullptr) {
@@ -157,8 +153,6 @@ inline DeviceCase::DeviceCase(const edgewise::testing::Case& host, std::vector<D
     }
     if (const auto* drawn = std::get_if<DrawnRows>(&problem.pattern)) {
       of.kind = PatternKind::kDrawn;
-      of.count = num_counts;
-      num_counts += inputs.num_heads;
       of.law = drawn->law;
       of.self_loops = drawn->self_loops;
       of.exploration = drawn->exploration;
@@ -185,29 +179,28 @@ inline DeviceCase::DeviceCase(const edgewise::testing::Case& host, std::vector<D
       of.multiplicity = multi ? memory.Put(multiplicity) : nullptr;
       if (given == nullptr) of.kind = PatternKind::kTiles;
     }
-    if (of.kind != PatternKind::kTiles) {
-      AddRowItems(problem, index, inputs.num_heads, int64_t{1} << 40, of, items);
-    }
+    if (of.kind != PatternKind::kTiles) AddRowItems(problem, index, inputs.num_heads, of, items);
     if (of.kind == PatternKind::kDrawn) call.most_tokens = std::max(call.most_tokens, of.tokens);
     problems.push_back(of);
   }
   for (DeviceCap& cap : caps) {
     cap.cut = {~uint64_t{0}, ~uint64_t{0}, KeepRule::kRandom};
     cap.tau = 1.0;
+    cap.limit = kEventAgeOne;
   }
   call.multi = call.special = true;  // there is room for it
   call.problems = memory.Put(problems);
+  call.num_problems = static_cast<int32_t>(problems.size());
   call.row_items = memory.Put(items.rows);
-  call.num_row_items = std::ssize(items.rows);
+  call.num_row_items = static_cast<uint32_t>(items.rows.size());
   call.dense_items = memory.Put(items.dense);
   call.num_dense_items = std::ssize(items.dense);
-  call.slots = memory.Put(items.slots);
-  call.num_slots = std::ssize(items.slots);
-  call.drawn = memory.Put(std::vector<unsigned char>(static_cast<size_t>(items.parts.back().bytes), 0xA5));
   call.full = memory.Put(std::vector<int32_t>(1));
   call.caps = memory.Put(caps);
   call.num_caps = static_cast<int32_t>(caps.size());
   call.counts = memory.Put(std::vector<DeviceHeadCounts>(static_cast<size_t>(num_counts)));
+  EXPECT_TRUE(rounds.Start(*device, problems, int64_t{1} << 40, call).ok());
+  call = rounds.call();
 }
 
 // Edges of a problem, its heads one behind the other.

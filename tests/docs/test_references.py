@@ -16,7 +16,8 @@ ELSEWHERE = {
     "consolidated.*", "params.json", "openvino_model.*",  # of models in other formats
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
     "F.json", "M.json", "text.json", "budget.png", "adapter_config.json",  # of a user
-    "attention_gpu.json", "models_gpu.json", "summary.txt", "gpu-bundle/run.sh",  # made by ./dev
+    "attention_gpu.json", "models_gpu.json", "figures_layers.json", "figures_models.json", "summary.txt",
+    "gpu-bundle/run.sh",  # made by ./dev
     "examples/models/NAME/1",  # a pattern
 }
 PROMISES, BAD_INPUTS = "docs/promises.md", "tests/server/bad_inputs.md"

@@ -45,8 +45,16 @@ class ModelsTest(unittest.TestCase):
             self.assertGreater(rows[case]["answered"], 0)
 
     @unittest.skipUnless(BIN, "needs EDGEWISE_BIN and EDGEWISE_CUDA_MODULE")
+    def test_figures_are_of_few_models(self):
+        shutil.copytree(ROOT / "examples/models/sentiment", self.folder / "models/sentiment")
+        code, _, rows = self.run_models("--figures")
+        self.assertEqual(code, 0, rows)
+        self.assertEqual(set(rows), {"server of written", "sbm 10.00%, 16 tokens"})  # `long` is not there
+        self.assertGreater(rows["sbm 10.00%, 16 tokens"]["cap_over_own"], 0)
+
+    @unittest.skipUnless(BIN, "needs EDGEWISE_BIN and EDGEWISE_CUDA_MODULE")
     def test_what_there_is_no_time_for_is_not_run_and_not_passed_over(self):
-        (self.folder / "models").mkdir()
+        shutil.copytree(ROOT / "examples/models/sentiment", self.folder / "models/sentiment")
         code, _, rows = self.run_models("--seconds=0")
         self.assertEqual(code, 1)
         for case in ("server of written", "server of bundled", "peers"):

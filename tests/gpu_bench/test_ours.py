@@ -30,9 +30,10 @@ def place(values):
 
 
 class Operands:
-    def __init__(self, density):
+    def __init__(self, density, tokens=N):
         random = np.random.default_rng(3)
-        rows, width = BATCH * N, HEADS * DIM
+        rows, width = BATCH * tokens, HEADS * DIM
+        self.tokens = tokens
         self.q, self.k, self.v = (
             place(random.standard_normal((rows, width)).astype(np.float32)) for _ in range(3)
         )
@@ -45,18 +46,19 @@ class Operands:
             place((np.linalg.norm(side, axis=-1) * 1.000001).astype(np.float32)) for side in (self.x, self.y)
         )
         self.call = ours.Call(
-            n=N, batch=BATCH, heads=HEADS, head_dim=DIM, rank=RANK, seed=5,
+            n=tokens, batch=BATCH, heads=HEADS, head_dim=DIM, rank=RANK, seed=5,
             **{name: address(getattr(self, name))
                for name in ("q", "k", "v", "out", "x", "y", "query_bound", "key_bound")},
         )  # fmt: skip
 
     def list_edges(self, bench):
-        row_edges = place(np.full((BATCH, HEADS, N), -1, np.int32))
-        bench.count_edges(self.call, address(row_edges))
-        ends = np.cumsum(row_edges, dtype=np.int64).reshape(BATCH * HEADS, N)
-        self.row_offsets = place(np.concatenate([ends[:, :1] - row_edges.reshape(BATCH * HEADS, N)[:, :1], ends], axis=1))
-        self.keys = place(np.full(int(ends[-1, -1]), -1, np.int32))
-        bench.list_edges(self.call, address(self.row_offsets), address(self.keys))
+        count = bench.draw(self.call, 1 << 30)
+        row_edges = place(np.full((BATCH, HEADS, self.tokens), -1, np.int32))
+        self.keys = place(np.full(count, -1, np.int32))
+        bench.list_edges(address(row_edges), address(self.keys))
+        ends = np.cumsum(row_edges, dtype=np.int64).reshape(BATCH * HEADS, self.tokens)
+        firsts = ends[:, :1] - row_edges.reshape(BATCH * HEADS, self.tokens)[:, :1]
+        self.row_offsets = place(np.concatenate([firsts, ends], axis=1))
         self.call.row_offsets, self.call.keys = address(self.row_offsets), address(self.keys)
         return row_edges
 
@@ -75,6 +77,20 @@ class OursTest(unittest.TestCase):
                     self.assertLessEqual(error, tolerance, (precision, density, kind))
                     if precision == "bf16":
                         self.assertGreater(error, 0)
+                bench.close()
+
+    def test_given_edges_are_those_of_the_draw(self):
+        for precision in ("fp32", "bf16"):
+            for density, tokens in ((0.01, 800), (0.9, N)):  # drawn by events, and pair by pair
+                bench = ours.Ours(LIBRARY, precision)
+                operands = Operands(density, tokens)
+                operands.list_edges(bench)
+                outputs = []
+                for kind in (ours.DRAWN, ours.GIVEN):
+                    operands.out[...] = np.nan
+                    bench.time(kind, [operands.call], 0, 1)
+                    outputs.append(operands.out.copy())
+                self.assertTrue(np.array_equal(*outputs), (precision, density))
                 bench.close()
 
     def test_keys_ascend_within_the_sequence(self):

@@ -89,7 +89,7 @@ TEST_P(MembershipsTest, InnerProductsAreTheEdgeRates) {
   Check({2, 32, 128, Sized(70, 33)});  // several tiles of clusters; a second block of rows
   Check({1, 3, 10, 5});                // nothing is a multiple of anything
   Check({3, 8, 16, 1});                // one row
-  Check({1, 72, 70, 4});               // more than one tile and panel of everything
+  Check({1, 72, 70, 4});               // more than one tile of everything
 }
 
 TEST_P(MembershipsTest, AnyBlockMatrixHasTheFallback) {
@@ -100,7 +100,7 @@ TEST_P(MembershipsTest, AnyBlockMatrixHasTheFallback) {
   Check({2, 16, 20, Sized(70, 37)}, s);
 }
 
-// More shared memory than blocks of 32 tokens may have on a GPU.
+// Weights that fit into no block's shared memory on a GPU.
 TEST_P(MembershipsTest, ManyClustersAreTheDefinitionToo) {
   std::vector<float> s(700 * 700, 0.0f);
   for (int u = 0; u < 700; ++u) s[u * 700 + (u * 3 + 1) % 700] = 1.0f / 700;

@@ -231,6 +231,17 @@ class GpuBundleTest(unittest.TestCase):
         self.assertLessEqual(within, 75)  # 20 are for closing, and 5 for what it has to say
         self.assertGreater(within, 30)
 
+    def test_figures_are_of_layers_and_then_of_models(self):
+        self.write_models("import sys; print('models of', *sys.argv[1:])")
+        (self.contents / "bench/gpu/attention_gpu.py").write_text("import sys; print('layers of', *sys.argv[1:])")
+        self.pack()
+        run = self.run_bundle("figures", EDGEWISE_GPU_SECONDS="100")
+        self.assertEqual(run.returncode, 0, run.stdout)
+        (unpacked,) = self.unpacked()
+        self.assertIn(f"layers of --layers --ours {unpacked}/bin/libedgewise_gpu_bench.so", run.stdout)
+        self.assertIn(f"models of --figures --bin {unpacked}/bin", run.stdout)
+        self.assertRegex(self.summary(), r"figures layers +passed .*\nfigures models +passed ")
+
     def test_models_that_fail_are_told(self):
         self.write_models("import sys; sys.exit(1)")
         self.pack()

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tests and times Edgewise on the GPU of this machine: unpacks contents.tar.xz of this folder, which `./dev gpu-bundle`
-# made, and runs what is in it.
+# made, and runs what is in it; nothing named: all but products and figures.
 #
-#     bash run.sh [selfcheck] [tests] [models] [server] [sanitizer] [bench]      nothing named: all, in this order
+#     bash run.sh [selfcheck] [products] [tests] [models] [server] [sanitizer] [bench] [figures]
 #
 # Unpacked once for each archive, into $TMPDIR or /tmp, named by the archive's checksum; one that nothing used for a day
 # goes when the next comes. steps.sh says what is done, what may be set and what the exit codes mean; 3: nothing could be

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Tests and times Edgewise on the GPU of this machine; run.sh of the bundle that `./dev gpu-bundle` makes calls it.
 #
-#     run.sh [selfcheck] [products] [tests] [models] [server] [sanitizer] [bench]      nothing named: all, in this order
+#     run.sh [selfcheck] [products] [tests] [models] [server] [sanitizer] [bench] [figures]
 #
-# memcheck, racecheck, synccheck and initcheck are the parts of sanitizer; products is a part of tests, and left out
-# where nothing is named: rows of a matrix product in any number, compared byte by byte. A step that fails or takes too
+# Nothing named: all but products and figures, in this order. memcheck, racecheck, synccheck and initcheck are the parts
+# of sanitizer; products is a part of tests: rows of a matrix product in any number, compared byte by byte; figures is a
+# part of models and bench: ratios of times, beside what they must be. A step that fails or takes too
 # long stops no other; a table of all comes last. Exit code: 0, 1 if a step failed or was not run for want of time, 2 if
 # there is no such step, 77 without a GPU, 130 cut off. Logs (logs.tar.gz), the table (summary.txt) and the numbers
-# (attention_gpu.json, .png, models_gpu.json) go to $OUT, or to ./out, as soon as they are there.
+# (attention_gpu.json, .png, models_gpu.json, figures_layers.json, figures_models.json) go to $OUT, or to ./out, as soon as they are there.
 #   EDGEWISE_GPU_SECONDS         ends within so many seconds, whatever hangs: steps get what is left, or are not run
 #   EDGEWISE_SKIP_SANITIZER=1    leaves compute-sanitizer out
 #   EDGEWISE_BENCH_FLAGS         of bench/gpu/attention_gpu.py; --quick if not set
@@ -23,7 +24,7 @@ seconds=${EDGEWISE_GPU_SECONDS:-0}
 closing=20 # seconds to end a step that does not want to, and the server, and to pack the logs
 # Seconds of a step, all its parts together: at most 400. So have the device's check, selfcheck, products, tests and
 # models together, also where each has to be killed, which takes 5 more.
-declare -A seconds_of=([device]=15 [selfcheck]=30 [products]=40 [tests]=180 [models]=110 [server]=120 [bench]=390
+declare -A seconds_of=([device]=15 [selfcheck]=30 [products]=40 [tests]=180 [models]=110 [server]=120 [bench]=390 [figures]=390
   [memcheck]=390 [racecheck]=390 [synccheck]=390 [initcheck]=390)
 step_end=0 # of the running step, by the clock; 0: none
 out=${OUT:-out}
@@ -147,7 +148,7 @@ step() {
   took=$(since "$start")
   case $status in
     0) result=passed ;;
-    77) [[ $name == bench* ]] && result="skipped: no device" || result="FAILED: no device" ;;
+    77) [[ $name == bench* || $name == "figures layers" ]] && result="skipped: no device" || result="FAILED: no device" ;;
     124 | 137) result="FAILED: over $limit s" ;;
     *) result="FAILED: status $status" ;;
   esac
@@ -273,6 +274,20 @@ run_bench() {
   cat "$logs/bench_attention.log"
 }
 
+# The layers first: the models' part needs about a minute, and gets what is left.
+run_figures() {
+  local within
+  step "figures layers" $((${seconds_of[figures]} - 100)) env LD_LIBRARY_PATH="$python_path" PYTHONUNBUFFERED=1 \
+    python3 "$bundle/bench/gpu/attention_gpu.py" --layers --ours "$bundle/bin/libedgewise_gpu_bench.so" \
+    --json "$out/figures_layers.json"
+  cat "$logs/figures_layers.log"
+  within=$(($(allowed "$(scaled "${seconds_of[figures]}")") - 5))
+  step "figures models" "${seconds_of[figures]}" env LD_LIBRARY_PATH="$python_path" PYTHONUNBUFFERED=1 \
+    python3 "$bundle/bench/gpu/models_gpu.py" --figures --bin "$bundle/bin" --library_path "$run_path" \
+    --models "$bundle/models" --device "$device" --json "$out/figures_models.json" --seconds "$within"
+  cat "$logs/figures_models.log"
+}
+
 cat "$bundle/MANIFEST"
 timeout 30 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null ||
   echo "nvidia-smi shows no GPU"
@@ -282,10 +297,10 @@ steps=()
 for what in "$@"; do
   case $what in
     sanitizer) steps+=(memcheck racecheck synccheck initcheck) ;;
-    selfcheck | products | tests | models | server | bench) steps+=("$what") ;;
+    selfcheck | products | tests | models | server | bench | figures) steps+=("$what") ;;
     memcheck | racecheck | synccheck | initcheck) steps+=("$what") ;;
     *) echo "run.sh knows: selfcheck, products, tests, models, server, sanitizer (memcheck, racecheck, synccheck," \
-      "initcheck), bench (found: $what)" >&2; exit 2 ;;
+      "initcheck), bench, figures (found: $what)" >&2; exit 2 ;;
   esac
 done
 

@@ -29,7 +29,7 @@ class CapSearch {
   void Start(ThreadPool& pool, std::span<EdgeCap> caps, bool optimistic, Call& call);
   bool unchecked() const { return unchecked_; }  // there are such heads
   bool done() const;
-  // Not when done: the blocks of the cap that is searched, and a run over the next so many of them.
+  // While the search goes on: the blocks of the cap that is searched, and a run over the next `count` of them.
   int64_t blocks() const;
   void Next(ThreadPool& pool, std::span<Worker> workers, int64_t blocks, const Call& call);
   // When done: the edges that are kept of a block of the call, of a head whose edges a cap of kRandom drops; once for

@@ -21,8 +21,8 @@ constexpr float kLowWidth = 0.3f;
 // Heads that are taken to be drawn by events before their own bounds are known: the largest share of edges, by the
 // bounds that come with the memberships.
 constexpr double kCertifiedShare = 1.1 * kEventMostDensity;
-// Certificates pay from so many events of a query on that bounds along the direction leave open. These are apart by at
-// least such a share of p.
+// kCertifiedOpen: certificates pay where bounds along the direction leave at least this many events of a query open;
+// those bounds are apart by at least the share kSplitRounding of p.
 constexpr double kCertifiedOpen = 2.0;
 constexpr double kSplitRounding = 0.015;
 

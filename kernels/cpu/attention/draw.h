@@ -38,7 +38,7 @@ void SetMultiplicity(const Head& head, int rows, std::span<const ParallelEdge> p
 bool IsEdge(Law law, uint64_t uniform, float rate);
 float RateOf(const Head& head, int64_t row, int64_t key);
 DrawRow RowOf(const Head& head, int64_t row);
-// Of rows of `rank` elements, rounded up.
+// The largest norm of rows of `rank` elements, rounded up.
 float LargestNorm(const float* rows, int64_t count, int rank);
 
 // Forced edges.

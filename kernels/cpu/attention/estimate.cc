@@ -36,7 +36,7 @@ class PairSample {
   int rows() const { return rows_; }
   int keys() const { return all_ ? static_cast<int>(head_.n) : kKeys; }
 
-  // Of the next row, [keys()].
+  // The chances of the next row, [keys()].
   const float* NextRow() {
     const int64_t row = all_ ? row_++ : Random();
     for (int k = 0; k < kKeys && !all_; ++k) keys_[k] = static_cast<int32_t>(Random());
@@ -103,7 +103,8 @@ EdgeEstimate::EdgeEstimate(const CpuKernels& kernels, const Head& head) {
     linear[r] = static_cast<double>(sum_linear) / keys + exploration;
     squares += static_cast<double>(sum_squares);
   }
-  // What the sample has too much of the known mean, it has too much of the unknown one, as far as they go together.
+  // Control variate: corrects the sampled mean by the error in the mean that is known exactly, times their regression
+  // slope.
   const double mean = std::accumulate(chances, chances + rows, 0.0) / rows;
   const double linear_mean = std::accumulate(linear, linear + rows, 0.0) / rows;
   double square = 0.0, product = 0.0, rest = 0.0;

@@ -22,7 +22,7 @@ class EdgeEstimate {
   double TauOf(double edges) const;
   // The standard deviation of the number of edges at the tau at which `edges` are expected, around the estimate.
   double DeviationAt(double edges) const;
-  // Whether so many edges are all but surely enough for those that are drawn.
+  // Whether `edges` is nearly surely enough for those that are drawn: many deviations above their expected number.
   bool IsSlack(double edges) const;
 
  private:
@@ -33,7 +33,7 @@ class EdgeEstimate {
   double variance_ = 0.0;      // of Edges(1), because pairs were sampled
 };
 
-// Of heads together.
+// The sum over heads.
 EdgeEstimate EstimateHeads(ThreadPool& pool, const CpuKernels& kernels, std::span<Head* const> heads);
 
 }  // namespace edgewise::cpu_attention

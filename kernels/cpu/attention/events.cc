@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kFirstCapacity = 8192;  // events of the rows drawn at once; more where a row needs it
 
-// Makes a worker ready for rows of up to so many events.
+// Makes a worker ready for rows of up to `events` events.
 void LayEventWorker(const Head& head, int64_t row_events, Worker& worker) {
   EventScratch& events = worker.events;
   events.capacity = std::max({events.capacity, kFirstCapacity, row_events});

@@ -233,8 +233,8 @@ void FillChunk(const Call& call, Head& head, int64_t chunk) {
   }
 }
 
-// What events and caps need of x and y: squared norms, certificates where `certify`, and the sum of all products. Reads
-// each row once.
+// The reductions of x and y that events and caps need: squared norms, certificates where `certify`, and the sum of all
+// products. Reads each row once.
 void SumMemberships(const CpuKernels& kernels, bool certify, Head& head) {
   constexpr int64_t kRows = 64;  // that float32 sums well enough
   const int rank = head.tables.rank;

@@ -22,7 +22,7 @@ using DigitCounts = std::array<uint64_t, kDigits>;
 
 // Edges are drawn until twice the allowance and this many are held; then the beaten ones are dropped.
 constexpr uint64_t kHeldRoom = 1 << 15;
-constexpr int64_t kDrawnPairs = 1 << 18;  // at least so many pairs are asked between two looks at what is held
+constexpr int64_t kDrawnPairs = 1 << 18;  // at least this many pairs are asked between two looks at the held
 constexpr int64_t kBlocksAThread = 4;     // and this many blocks of each thread, so that threads end together
 
 // One block of rows under a cap, and the edges of it that are held.
@@ -56,7 +56,7 @@ void KeepAbove(float rate, uint64_t ties, int rows, EdgeLists& lists, float* rat
   }
 }
 
-// Of the edges of a block that are not forced.
+// The edges of a block that are not forced.
 struct DrawnCounts {
   uint64_t held = 0, dropped = 0;
 };

@@ -9,7 +9,7 @@
 namespace edgewise::cpu_attention {
 namespace {
 
-// What the forced edges of a row add to the mean number of edges: each is one, whatever its chance.
+// The increase of the mean number of edges by the forced edges of a row: each is one, whatever its chance.
 double AddedByForced(const Call& call, const Head& head, int64_t row, Worker& worker) {
   const auto [first, end] = ForcedKeys(head, row);
   if (first == end) return 0.0;

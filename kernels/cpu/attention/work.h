@@ -86,7 +86,7 @@ struct Head {
   double rate_sum = 0.0;               // of <x_i, y_j> over all pairs; of heads under a cap
   float unit[kMaxRank];                // DrawTables::unit
 
-  // Of heads that are drawn by events.
+  // For heads that are drawn by events.
   EventTables events;
   EventDraw event_draw;
   uint32_t* event_split = nullptr;  // [n] EventDraw::split
@@ -148,7 +148,7 @@ inline int BlockRows(int64_t n, int depth, int64_t near) {
 inline constexpr int64_t kNearTiles = 1 << 20;  // read in order
 inline constexpr int64_t kNearEdges = 1 << 19;  // read by edges
 
-// Of `rows` queries of a head from `first` on, those whose output is computed: a graph has weights of all.
+// `rows` queries of a head from `first` on, those whose output is computed: a graph has weights of all.
 inline int ComputedRows(const Head& head, int64_t first, int64_t rows) {
   if (head.problem->report->wanted.graph) return static_cast<int>(rows);
   return static_cast<int>(std::clamp<int64_t>(head.first_query + head.problem->read_queries - first, 0, rows));

@@ -40,7 +40,7 @@ EDGEWISE_INLINE void ConfigureTiles(int64_t height) {
   _tile_loadconfig(&config);
 }
 
-// What a tile of sums is made of: 16 groups of 4 bytes, or of 2 bfloat16.
+// The operands of a tile of sums: 16 groups of 4 bytes, or of 2 bfloat16.
 struct TileOperands {
   const uint32_t* upper;  // rows of x, `stride` bytes apart
   const uint32_t* lower;

@@ -68,7 +68,7 @@ static void DrawTileOf(const DrawTables& tables, const DrawSpan& span, const Dra
   const V order = _mm512_load_si512(kByteOrder);
   const F span_low = Broadcast(span.low), span_high = Broadcast(span.high);
   const bool wide = span.low < span.high;
-  // Of a narrow span no rate has more bytes than these between what is certain and what is possible.
+  // In a narrow span no rate has more bytes than these between the certain and the possible.
   constexpr float kFewBytes = 4.0f;
   const float most_epsilon = *std::max_element(epsilon, epsilon + kTileRows);
   const float between = 256.0f * (span.high - span.low) + 2.0f * most_epsilon + 1.01f;

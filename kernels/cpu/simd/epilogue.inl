@@ -1,4 +1,4 @@
-// What is done to the sums of a matrix product: scales, bias, activation.
+// The epilogue of a matrix product: scales, bias and activation of its sums.
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_EPILOGUE_INL_
 #define EDGEWISE_KERNELS_CPU_SIMD_EPILOGUE_INL_
 

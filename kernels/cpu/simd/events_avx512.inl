@@ -53,7 +53,7 @@ static void FindKeys(const EventDraw& draw, const EventScratch& scratch, int64_t
   }
 }
 
-// What JudgeEvent compares, of 16 events: (distance + 1) * left or distance * left, and places.
+// The operands that JudgeEvent compares, for 16 events: (distance + 1) * left or distance * left, and places.
 struct Judgement {
   F age, distance;  // age as a share of 1; 0 where the law does not look at it
 };

@@ -1,4 +1,4 @@
-// What the two ways to draw events have in common.
+// Shared by the two ways to draw events.
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_EVENTS_SHARED_INL_
 #define EDGEWISE_KERNELS_CPU_SIMD_EVENTS_SHARED_INL_
 

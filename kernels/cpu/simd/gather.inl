@@ -72,7 +72,7 @@ EDGEWISE_INLINE void RaiseMax(const AttendBlock& block, int r, float max, float*
 }
 
 // Turns a row's scores into weights under its running maximum and adds them up; zeros up to the end of its last batch.
-// `kFew`: hardly a row has more than one batch.
+// `kFew`: few rows have more than one batch.
 template <bool kFew>
 EDGEWISE_INLINE void WeighRowEdges(const AttendBlock& block, int r, const RowEdges& row, float* scores,
                                    float* weight_sum) {

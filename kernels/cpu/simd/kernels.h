@@ -126,7 +126,7 @@ struct CertifiedRows {
 };
 static constexpr int64_t CertificateBytes(int rank) { return (rank + 63) / 64 * 64; }
 
-// What the events of one head are drawn from (kernels/events.h). Arrays of n = tokens.
+// The tables from which the events of one head are drawn (kernels/events.h). Arrays of n = tokens.
 struct EventDraw {
   int64_t tokens = 0;
   int rank = 0;
@@ -222,7 +222,7 @@ static constexpr int64_t DenseScratchFloats(int depth) {
 // Scores and keys of `room` edges, and the rows of their batches.
 static constexpr int64_t GatherScratchFloats(int64_t room) { return 2 * (room + 64) + room / 16 + 64; }
 
-// The sum over `in` of a matrix product is cut into segments of so many elements. Each segment is one chain of fused
+// The sum over `in` of a matrix product is cut into segments of this many elements. Each segment is one chain of fused
 // multiply-adds in ascending order; the segments are added in ascending order. (Without FMA each step rounds twice.)
 static constexpr int64_t kGemmSegment = 256;
 

@@ -20,7 +20,7 @@ alignas(64) static const uint16_t kFlip[5][32] = {EDGEWISE_FLIP(1), EDGEWISE_FLI
 #undef EDGEWISE_FLIP
 #undef EDGEWISE_FLIP8
 
-// Of lanes that `mask` has, the larger of a and b, of the others the smaller.
+// In lanes that `mask` has, the larger of a and b, in the others the smaller.
 EDGEWISE_INLINE V Exchange(uint32_t mask, V a, V b) {
   return _mm512_mask_max_epu16(_mm512_min_epu16(a, b), mask, a, b);
 }
@@ -95,7 +95,7 @@ EDGEWISE_INLINE void MergeRuns(V* v, int size) {
   }
 }
 
-// Of a single vector, kRun lanes hold all keys.
+// A single vector: kRun lanes hold all keys.
 template <int kVectors, int kRun = 32>
 static int64_t SortInRegisters(const int32_t* keys, int64_t count, int32_t* out) {
   static_assert(kVectors == 1 || kRun == 32);

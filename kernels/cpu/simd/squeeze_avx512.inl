@@ -150,8 +150,8 @@ static int64_t DecideByLowWord(const DrawTables& tables, const DrawScratch& scra
 // of two and more parallel edges are differences, with an absolute error of the same size.
 inline constexpr float kChanceMargin = 4e-6f;
 
-// Decides the first `open` ties, whose low words are their values, by their exact p. Of spans that are not exact, those
-// that stay open go to `extras`.
+// Decides the first `open` ties, whose low words are their values, by their exact p. Ties of spans that are not exact
+// and stay open go to `extras`.
 template <bool kExact>
 static void DecideByRate(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows,
                          const DrawScratch& scratch, int64_t open, DrawExtras& extras) {
@@ -206,7 +206,7 @@ __attribute__((noinline)) static void DecideSqueezed(const DrawTables& tables, c
                                                      const DrawRow* rows, const Split* split,
                                                      const DrawScratch& scratch, int64_t first, int64_t last,
                                                      DrawExtras& extras) {
-  // Of tau * p in place of p.
+  // Bounds of tau * p in place of p.
   const F down = Broadcast(kExact ? 1.0f : span.low * (1.0f - kChanceMargin));
   const F up = Broadcast(kExact ? 1.0f : span.high * (1.0f + kChanceMargin));
   const V iota = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(kIota)));

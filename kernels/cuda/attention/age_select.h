@@ -18,6 +18,7 @@
 namespace edgewise::cuda {
 
 inline constexpr uint32_t kAgeBuckets = 1u << 16;  // and parts of a bucket
+inline constexpr int kAgeBucketShift = 15;         // an age of an event, in 2^-31, is in the bucket age >> 15
 
 // The tick of an age: floor(age * 2^32), exact and monotone. An age of 1 or more (by rounding only) is in the last one.
 EDGEWISE_HOST_DEVICE inline uint32_t AgeTick(double age) {

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cuda/attention/drawn_parts.h"
 #include "kernels/cuda/attention/edge_graph.h"
 #include "kernels/cuda/attention/items.h"
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/attention/lists.h"
+#include "kernels/cuda/attention/rounds.h"
 #include "kernels/cuda/device/cancel_flags.h"
 #include "kernels/cuda/ops/rows.h"
 #include "kernels/event_rule.h"
@@ -113,12 +113,11 @@ DeviceCall MakeCall(const AttentionInputs& inputs, Matrix out) {
 
 absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                              std::span<EdgeCap> caps, Matrix out, DeviceCall& call, Lists& lists, Results& results,
-                             DeviceArray& tables) {
+                             DeviceArray& tables, std::vector<DeviceProblem>& staged) {
   call = MakeCall(inputs, out);
-  std::vector<DeviceProblem> staged(problems.size());
+  staged.resize(problems.size());
   std::vector<TileItem> tile_items;
   std::vector<int32_t> expected;
-  int64_t counts = 0;
   for (size_t p = 0; p < problems.size(); ++p) {
     const AttentionProblem& problem = problems[p];
     const auto index = static_cast<int32_t>(p);
@@ -131,6 +130,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
     of.positions = staging_.Add(Positions(problem));
     of.kind = KindOf(problem.pattern);
     of.cap = problem.cap;
+    of.count = static_cast<int64_t>(p) * inputs.num_heads;
     of.cancel = CancelFlags::WordOf(problem.cancel);
     of.event_head = -1;
     of.wants_graph = problem.report->wanted.graph;
@@ -142,8 +142,6 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
       of.local_window = drawn->local_window;
       of.key = drawn->key;
       of.way = drawn->way;
-      of.count = counts;
-      counts += inputs.num_heads;
       if (problem.report->wanted.expected) expected.push_back(index);
       call.most_tokens = std::max(call.most_tokens, problem.tokens);
       call.multi |= drawn->law == Law::kPoissonMulti;
@@ -163,12 +161,11 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
   RowItems row_items;
   for (size_t p = 0; p < problems.size(); ++p) {
     if (staged[p].kind == PatternKind::kTiles) continue;
-    AddRowItems(problems[p], static_cast<int32_t>(p), inputs.num_heads, most_edge_bytes_, staged[p], row_items);
+    AddRowItems(problems[p], static_cast<int32_t>(p), inputs.num_heads, staged[p], row_items);
   }
   call.problems = staging_.Add(std::span<const DeviceProblem>(staged));
+  call.num_problems = static_cast<int32_t>(staged.size());
   StageRowItems(row_items, staged, staging_, call);
-  lists.row_parts = row_items.parts;
-  lists.splits_heads = row_items.splits_heads;
   call.tile_items = staging_.Add(std::span<const TileItem>(tile_items));
   call.narrow_items = call.tile_items + call.num_tile_items;
   call.num_caps = static_cast<int32_t>(caps.size());
@@ -179,7 +176,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
 
 absl::Status Attention::PlanEvents(std::span<DeviceProblem> staged, DeviceCall& call, DeviceArray& tables) {
   std::vector<DeviceEventHead> heads;
-  int64_t bytes = 0;
+  int64_t bytes = 0, places = 0;
   for (size_t p = 0; p < staged.size(); ++p) {
     DeviceProblem& problem = staged[p];
     if (problem.kind != PatternKind::kDrawn ||
@@ -187,6 +184,7 @@ absl::Status Attention::PlanEvents(std::span<DeviceProblem> staged, DeviceCall& 
       continue;
     }
     problem.event_head = static_cast<int64_t>(heads.size());
+    problem.first_place = std::exchange(places, places + int64_t{call.num_heads} * problem.tokens);
     for (int32_t head = 0; head < call.num_heads; ++head) {
       DeviceEventHead of = {};
       of.problem = static_cast<int32_t>(p);
@@ -229,21 +227,21 @@ absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, 
   const int64_t heads = call.num_heads;
   results.caps = caps;
   results.num_heads = heads;
-  int64_t counts = 0;
-  for (const AttentionProblem& problem : problems)
-    counts += std::holds_alternative<DrawnRows>(problem.pattern) ? heads : 0;
+  const bool draws = std::any_of(problems.begin(), problems.end(), [](const AttentionProblem& problem) {
+    return std::holds_alternative<DrawnRows>(problem.pattern);
+  });
+  const int64_t counts = draws ? heads * std::ssize(problems) : 0;
   const auto cap_bytes = static_cast<int64_t>(caps.size() * sizeof(DeviceCap));
   results.full = cap_bytes + counts * static_cast<int64_t>(sizeof(DeviceHeadCounts));
   results.degrees = results.full + (counts > 0 ? 8 : 0);
   std::vector<int64_t> first_degrees(problems.size(), -1);
-  int64_t count = 0, degrees = 0;
+  int64_t degrees = 0;
   for (size_t p = 0; p < problems.size(); ++p) {
     const AttentionProblem& problem = problems[p];
     if (!std::holds_alternative<DrawnRows>(problem.pattern)) continue;
     if (problem.report->wanted.key_degrees) first_degrees[p] = std::exchange(degrees, degrees + heads * problem.tokens);
     problem.report->heads.assign(heads, {});
-    results.owed.push_back({problem.report, count, first_degrees[p], problem.tokens});
-    count += heads;
+    results.owed.push_back({problem.report, static_cast<int64_t>(p) * heads, first_degrees[p], problem.tokens});
   }
   if (degrees > 0) lists.first_degrees = staging_.Add(std::span<const int64_t>(first_degrees));
   const int64_t bytes = results.degrees + degrees * static_cast<int64_t>(sizeof(uint32_t));
@@ -266,6 +264,7 @@ absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, 
     cap.share = caps[c].share;
     cap.cut = {~uint64_t{0}, ~uint64_t{0}, caps[c].keep};
     cap.tau = 1.0;
+    cap.limit = kEventAgeOne;
   }
   call.caps = results.memory.as<DeviceCap>();
   call.counts = reinterpret_cast<DeviceHeadCounts*>(results.memory.as<unsigned char>() + cap_bytes);
@@ -283,57 +282,57 @@ absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::s
     call.v16 = reinterpret_cast<const __nv_bfloat16*>(inputs.v.data);
     call.k16_stride = 2 * inputs.k.stride;
     call.v16_stride = 2 * inputs.v.stride;
+    call.k16_head_stride = call.head_dim;
+    call.v16_head_stride = call.value_dim;
     return absl::OkStatus();
   }
-  call.k16_stride = static_cast<int64_t>(inputs.key_value_heads()) * call.head_dim;
-  call.v16_stride = static_cast<int64_t>(inputs.key_value_heads()) * call.value_dim;
-  const int64_t k_count = (inputs.k.rows * call.k16_stride + 127) / 128 * 128;  // keeps the values aligned
-  absl::StatusOr<DeviceArray> block = DeviceArray::Create(
-      device_, (k_count + inputs.v.rows * call.v16_stride) * static_cast<int64_t>(sizeof(__nv_bfloat16)));
+  // Head by head, the key and the value of a token side by side: who attends to it reads one place.
+  call.k16_stride = call.v16_stride = call.head_dim + call.value_dim;
+  call.k16_head_stride = call.v16_head_stride = inputs.k.rows * call.k16_stride;
+  const int64_t heads = inputs.key_value_heads();
+  absl::StatusOr<DeviceArray> block =
+      DeviceArray::Create(device_, heads * call.k16_head_stride * static_cast<int64_t>(sizeof(__nv_bfloat16)));
   if (!block.ok()) return block.status();
   rounded = *std::move(block);
+  auto* const to = rounded.as<__nv_bfloat16>();
+  call.k16 = to;
+  call.v16 = to + call.head_dim;
   int64_t first = inputs.k.rows, end = 0;  // the rows that problems read
   for (const AttentionProblem& problem : problems) {
     first = std::min(first, problem.first_row);
     end = std::max(end, problem.first_row + problem.tokens);
   }
-  const auto round = [&](const ConstMatrix& rows, int64_t stride, __nv_bfloat16* to) {
-    const ConstMatrix read(rows.row(first), end - first, stride, rows.stride);
-    return CudaStatus(RoundRows(device_.stream(), read, to + first * stride, stride), "rounding keys and values");
+  const auto round = [&](const ConstMatrix& rows, int32_t columns, int32_t begin) {
+    const ConstMatrix read(rows.row(first), end - first, heads * columns, rows.stride);
+    return RoundHeads(device_.stream(), read, columns, to + first * call.k16_stride + begin, call.k16_stride,
+                      call.k16_head_stride);
   };
-  auto* k16 = rounded.as<__nv_bfloat16>();
-  call.k16 = k16;
-  call.v16 = k16 + k_count;
-  const absl::Status status = round(inputs.k, call.k16_stride, k16);
-  return status.ok() ? round(inputs.v, call.v16_stride, k16 + k_count) : status;
+  cudaError_t error = round(inputs.k, call.head_dim, 0);
+  if (error == cudaSuccess) error = round(inputs.v, call.value_dim, call.head_dim);
+  return CudaStatus(error, "rounding keys and values");
 }
 
-absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, const Results& results, DrawnParts& parts) {
+absl::Status Attention::Enqueue(const Lists& lists, const Results& results, DrawRounds& rounds) {
   cudaStream_t stream = device_.stream();
+  const DeviceCall& call = rounds.call();
   absl::Status status = CudaStatus(FillEventTables(stream, call), "tables of events");
   if (status.ok() && call.num_caps > 0) {
     const absl::StatusOr<DeviceArray> scratch = DeviceArray::Create(device_, CapScratchBytes(call.num_caps));
     if (!scratch.ok()) return scratch.status();
     const bool by_rate = std::any_of(results.caps.begin(), results.caps.end(),
                                      [](const EdgeCap& cap) { return cap.keep == KeepRule::kProbable; });
-    const ForParts for_parts = [&](const auto& use) { return parts.ForDrawn(use); };
-    status = CudaStatus(SelectKept(stream, call, by_rate, scratch->data(), for_parts), "edge caps");
+    const DrawPass pass = [&](Draws draws, bool again, const UseRound& use) {
+      return rounds.ForDrawn(draws, again, use);
+    };
+    status = CudaStatus(SelectKept(stream, call, by_rate, scratch->data(), pass), "edge caps");
   }
   if (!status.ok()) return status;
   auto* degrees = reinterpret_cast<uint32_t*>(results.memory.as<unsigned char>() + results.degrees);
-  // Whether a head is dense is known once all of its edges are counted.
-  const auto nothing = [](const DeviceCall&) { return cudaSuccess; };
-  if (lists.splits_heads) status = CudaStatus(parts.ForKept(nothing), "counts of edges");
-  if (!status.ok()) return status;
-  static const std::vector<NarrowRun> kNoNarrow = {{0, 0, 1, 0}};
-  bool first = true;
-  const cudaError_t error = parts.ForKept([&](DeviceCall part) {
-    cudaError_t failed = AttendRows(stream, part);
-    if (!first) part.num_tile_items = 0;  // the first part took them
-    if (failed == cudaSuccess && status.ok()) status = EnqueueTiles(part, first ? lists.narrow_runs : kNoNarrow);
-    first = false;
+  const cudaError_t error = rounds.ForKept([&](const DeviceCall& round) {
+    cudaError_t failed = AttendRows(stream, round);
+    if (failed == cudaSuccess && status.ok()) status = EnqueueTiles(round, lists.narrow_runs);
     if (failed == cudaSuccess && lists.first_degrees != nullptr) {
-      failed = CountKeyDegrees(stream, part, lists.first_degrees, degrees);
+      failed = CountKeyDegrees(stream, round, lists.first_degrees, degrees);
     }
     return failed;
   });
@@ -347,6 +346,11 @@ absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, cons
 absl::Status Attention::EnqueueTiles(const DeviceCall& call, std::span<const NarrowRun> runs) {
   const auto most = std::max_element(runs.begin(), runs.end(),
                                      [](const NarrowRun& a, const NarrowRun& b) { return a.part_rows < b.part_rows; });
+  if (!IsFirstRound(call)) {  // the first one took all but drawn heads
+    DeviceCall drawn = call;
+    drawn.num_tile_items = drawn.num_narrow_items = 0;
+    return CudaStatus(AttendTiles(device_.stream(), drawn), "attention over dense heads");
+  }
   DeviceArray memory;
   if (most->part_rows > 0) {
     absl::StatusOr<DeviceArray> rows = DeviceArray::Create(
@@ -375,23 +379,20 @@ absl::Status Attention::Attend(const AttentionInputs& inputs, std::span<const At
   DeviceCall call;
   Lists lists;
   DeviceArray rounded, tables;
-  status = Plan(inputs, problems, caps, out, call, lists, results, tables);
+  std::vector<DeviceProblem> staged;
+  status = Plan(inputs, problems, caps, out, call, lists, results, tables, staged);
   status.Update(staging_.Commit());  // always: Plan began to stage
   if (status.ok()) status = RoundKeysAndValues(inputs, problems, call, rounded);
   if (!status.ok()) return status;
-  int64_t bytes = 0;
-  for (const RowPart& part : lists.row_parts) bytes = std::max(bytes, part.bytes);
-  absl::StatusOr<DeviceArray> drawn = DeviceArray::Create(device_, bytes);
-  if (!drawn.ok()) return drawn.status();
-  DrawnParts parts(device_, call, lists.row_parts, drawn->as<unsigned char>());
-  status = Enqueue(call, lists, results, parts);
+  DrawRounds rounds;
+  status = rounds.Start(device_, staged, most_edge_bytes_, call);
+  if (status.ok()) status = Enqueue(lists, results, rounds);
   if (!status.ok()) return status;
   if (results.bytes > 0) pending_.push_back(std::move(results));
   for (size_t p = 0; p < problems.size(); ++p) {
     if (!std::holds_alternative<DrawnRows>(problems[p].pattern)) ReportUndrawn(problems[p], call.num_heads);
     if (!problems[p].report->wanted.graph) continue;
-    const ForParts for_kept = [&](const auto& use) { return parts.ForKept(use, static_cast<int32_t>(p)); };
-    status = FillGraph(device_, problems[p], static_cast<int32_t>(p), call, for_kept);
+    status = FillGraph(device_, problems[p], static_cast<int32_t>(p), rounds);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -415,7 +416,7 @@ absl::Status Attention::Collect(std::vector<Staging::ToHost> copies) {
     }
     const auto* counts = reinterpret_cast<const DeviceHeadCounts*>(host + results.caps.size() * sizeof(DeviceCap));
     if (!results.owed.empty() && *reinterpret_cast<const int32_t*>(host + results.full) != 0) {
-      status = absl::InternalError("cuda: a head has drawn more edges than its lists have room for");
+      status = absl::InternalError("cuda: heads have drawn more edges than the rounds have room for");
     }
     for (const Results::Owed& owed : results.owed) {
       for (int64_t h = 0; h < results.num_heads; ++h) {

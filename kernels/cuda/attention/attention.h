@@ -18,7 +18,7 @@
 
 namespace edgewise::cuda {
 
-class DrawnParts;
+class DrawRounds;
 
 // One number of edges in device memory.
 class CudaLedger : public EdgeLedger {
@@ -32,7 +32,7 @@ class CudaLedger : public EdgeLedger {
 
 // Floats of part rows (call.h) that are in memory at once.
 inline constexpr int64_t kMostPartFloats = int64_t{4} << 20;
-// Bytes of drawn edges that are in memory at once: a layer with more is drawn and attended to in parts.
+// Bytes of drawn edges that are in memory at once: a layer with more is drawn and attended to in rounds.
 inline constexpr int64_t kMostEdgeBytes = int64_t{256} << 20;
 
 // One thread at a time, as Backend. `device` must outlive the object.
@@ -80,15 +80,14 @@ class Attention {
     // device: [problems] where a problem's key degrees begin among the call's, -1: not wanted; null: no problem's are
     const int64_t* first_degrees = nullptr;
     std::vector<NarrowRun> narrow_runs;
-    std::vector<RowPart> row_parts;
-    bool splits_heads = false;  // as RowItems
   };
 
   absl::Status Plan(const AttentionInputs& inputs, std::span<const AttentionProblem> problems, std::span<EdgeCap> caps,
-                    Matrix out, DeviceCall& call, Lists& lists, Results& results, DeviceArray& tables);
+                    Matrix out, DeviceCall& call, Lists& lists, Results& results, DeviceArray& tables,
+                    std::vector<DeviceProblem>& staged);
   absl::Status PlanResults(std::span<const AttentionProblem> problems, std::span<EdgeCap> caps, DeviceCall& call,
                            Lists& lists, Results& results);
-  absl::Status Enqueue(const DeviceCall& call, const Lists& lists, const Results& results, DrawnParts& parts);
+  absl::Status Enqueue(const Lists& lists, const Results& results, DrawRounds& rounds);
   absl::Status EnqueueTiles(const DeviceCall& call, std::span<const NarrowRun> runs);
   // Precision bf16: rounds keys and values into `rounded`, which must live until the call's kernels are done.
   absl::Status RoundKeysAndValues(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,

@@ -59,20 +59,28 @@ EDGEWISE_HOST_DEVICE inline uint64_t EdgeOrder(uint32_t problem, uint32_t num_he
 inline constexpr int64_t kMaxTokens = int64_t{1} << 20;        // of a sequence
 inline constexpr int64_t kMaxProblemHeads = int64_t{1} << 24;  // of a call
 
-// One allowance of the call (EdgeCap). The host sets the fields up to `undrawn`, and cut.keep; the device writes the
-// others.
+enum class CapStage : int32_t {
+  kCount,   // the first dropped edge is among more edges than a list has room for, or edges were too few (`limit`)
+  kList,    // it is among few enough
+  kSettled  // the cut is known
+};
+
+// One allowance of the call (EdgeCap). The host sets the fields up to `undrawn`, cut.keep, tau and limit; the device
+// writes the others.
 struct DeviceCap {
   uint64_t max_edges;  // as EdgeCap::max_edges
   uint64_t* ledger;    // edges that the sample may still use; null: no ledger
   BudgetShare share;   // of the ledger
   uint64_t undrawn;    // edges under this cap, over heads, of the patterns that draw nothing
   uint64_t forced;     // out: forced edges of the patterns that draw
-  uint64_t drawn;      // out: their other edges, before the cut
+  uint64_t drawn;      // out: their other edges before the cut, younger than `limit`
   uint64_t allowed;    // out: how many of `drawn` may stay
   EdgeCut cut;         // out
   double tau;          // out: the age of the first dropped edge; 1: none is dropped, or by rate
-  int32_t capped;      // out: 1: edges were dropped
-  int32_t failed;      // out: 1: the selection ran out of room
+  uint32_t limit;      // events are drawn up to this age, which is the end of a bucket (age_select.h)
+  CapStage stage;
+  int32_t capped;  // out: 1: edges were dropped
+  int32_t failed;  // out: 1: the selection ran out of room
 };
 
 // One sequence (AttentionProblem).
@@ -85,7 +93,7 @@ struct DeviceProblem {
   const int32_t* positions;  // [n]; null: 0..n-1
   PatternKind kind;
   int32_t cap;        // index into the call's caps; -1: none
-  int64_t count;      // index of its first head in the call's counts; drawn only
+  int64_t count;      // index of its first head in the call's counts and bits: num_heads times its own
   bool may_be_dense;  // its heads
   bool wants_graph;   // its report
   // Not 0 once the problem is cancelled; written while kernels run (Cancelled, cancel.cuh). Null: never cancelled.
@@ -98,7 +106,8 @@ struct DeviceProblem {
   int32_t local_window;
   RandomKey key;
   DrawWay way;
-  int64_t event_head;  // index of its first head in the call's event_heads; -1: none may be drawn by events
+  int64_t event_head;   // index of its first head in the call's event_heads; -1: none may be drawn by events
+  int64_t first_place;  // of its first head in the call's places [heads, n]; if some may be
 
   // kGiven: the rows of one head behind those of another; row_offsets [heads, queries + 1] are indices into the other
   // two.
@@ -113,21 +122,50 @@ struct DeviceProblem {
   const float* bias_table;      // [heads, 256]
 };
 
-// Where the drawn edges of some queries of one head are from their draw until the next part is drawn: lists for heads
-// that are drawn by events, bits for the others (lists.cuh).
-struct EdgeSlot {
-  int32_t first_query, queries;  // the first is a multiple of kTileQueries
-  int32_t room;                  // entries of the lists
-  int64_t offset;                // bytes from the call's `drawn` on, a multiple of kSlotAlignment
+// Drawn edges lie in a pool of words of 32 bits, which is filled in rounds. In a round every row and head that has not
+// been drawn in this pass over the call takes room while there is some, and is read. What is in memory has the round's
+// mark.
+inline constexpr uint32_t kNoMark = ~0u;
+// A row of a head that is drawn by events; zero at first. Its keys, and under a cap its ages behind them.
+struct RowPlace {
+  uint32_t begin, drawn, count;  // word; entries that were drawn; those that are kept
+  uint32_t mark;
 };
-inline constexpr int64_t kSlotAlignment = 16;
+// Any other drawn head; zero at first. The bits of the queries first..end - 1 (lists.cuh).
+struct HeadBits {
+  uint32_t begin;  // word, even
+  int32_t first, end;
+  uint32_t mark;
+};
+// Zero at first.
+struct RoundState {
+  unsigned long long used;  // words; more than there are where some did not fit
+  uint32_t mark;            // of what is in memory; kNoMark: nothing is
+  uint32_t refused;         // 1: something did not fit, or what is in memory is not enough
+  uint32_t whole;  // the mark of a round that began to draw everything: unless `refused`, all is in memory; else 0
+  uint32_t bits;   // 1: some heads with bits are in memory
+};
+// What a pass draws.
+enum class Draws : int32_t {
+  kAll,
+  kCounted,  // problems whose cap is in stage kCount
+  kListed,   // in stage kList
+  kSplit,    // heads whose bits the pool cannot hold at once
+  kProblem   // one problem
+};
+// A round of a pass, as the host numbers it.
+struct Round {
+  uint32_t mark = 1, first = 1;  // of this round, of the first one of the pass
+  Draws draws = Draws::kAll;
+  int32_t problem = -1;
+  bool last = true;  // nothing may be refused
+};
 
 // Neighbouring queries of one head whose edges are rows of their own: up to kRowsPerItem for the row kernel, up to
 // kTileQueries for the tile kernel.
 struct RowItem {
   int32_t problem, head;
   int32_t first_query, queries;
-  int32_t slot;  // of the call, that has the edges; -1: they are given
 };
 
 // Up to kTileQueries rows, queries of heads that share keys and values, which share a list of keys: row r is query
@@ -196,7 +234,8 @@ struct DeviceCall {
   // Precision bf16: keys and values rounded; row r is row r of k and v. Else null.
   const __nv_bfloat16* k16;
   const __nv_bfloat16* v16;
-  int64_t k16_stride, v16_stride;  // elements
+  int64_t k16_stride, v16_stride;            // elements from one row to the next
+  int64_t k16_head_stride, v16_head_stride;  // elements from one head of a row to the next
   float* out;
   int64_t out_stride;
   int32_t num_heads, head_dim, value_dim;
@@ -218,7 +257,8 @@ struct DeviceCall {
   const TileItem* narrow_items;  // of at most kWarpQueries queries each, for blocks of one warp
   int32_t most_parts = 1;        // of a narrow item
   float* part_rows;              // [part rows, PartStride(value_dim)]
-  int64_t num_row_items, num_tile_items, num_narrow_items;
+  uint32_t num_row_items;
+  int64_t num_tile_items, num_narrow_items;
   // For the tile kernel: of given dense heads (no row items) and drawn ones that are not drawn by events. Bits are
   // drawn by these items, too.
   const RowItem* dense_items;
@@ -226,10 +266,14 @@ struct DeviceCall {
   int32_t most_tokens = 0;  // of a drawn problem
   bool multi = false;       // some problem is drawn by law poisson_multi
   bool special = false;     // some problem has biases, or edges that count more than once
-  const EdgeSlot* slots;
-  int64_t num_slots;
-  unsigned char* drawn;  // the edges of this part
-  int32_t* full;         // set to 1 where lists had too little room
+  Round round;
+  RoundState* state;    // null: nothing is drawn
+  HeadBits* head_bits;  // [problems, heads]
+  RowPlace* places;     // of the rows of problems that may be drawn by events
+  uint32_t* pool;
+  int64_t pool_words;
+  int32_t* full;  // set to 1 where something did not fit in the last round
+  int32_t num_problems;
   DeviceEventHead* event_heads;
   int64_t num_event_heads;
   DeviceCap* caps;
@@ -246,6 +290,19 @@ EDGEWISE_HOST_DEVICE inline bool HeadIsDense(int32_t queries, int32_t tokens, ui
 EDGEWISE_HOST_DEVICE inline bool IsEventHead(const DeviceCall& call, const DeviceProblem& problem, int32_t head) {
   return problem.event_head >= 0 && call.event_heads[problem.event_head + head].by_events != 0;
 }
+// Whether the call's pass draws the heads of a problem; under kSplit, those with bits.
+EDGEWISE_HOST_DEVICE inline bool DrawsProblem(const DeviceCall& call, int32_t index) {
+  const Draws draws = call.round.draws;
+  const DeviceProblem& problem = call.problems[index];
+  if (problem.kind != PatternKind::kDrawn) return false;
+  if (draws == Draws::kAll || draws == Draws::kSplit) return true;
+  if (draws == Draws::kProblem) return index == call.round.problem;
+  const CapStage stage = draws == Draws::kCounted ? CapStage::kCount : CapStage::kList;
+  return problem.cap >= 0 && call.caps[problem.cap].stage == stage;
+}
+// Given rows are there in the first round of a pass.
+EDGEWISE_HOST_DEVICE inline bool IsFirstRound(const DeviceCall& call) { return call.round.mark == call.round.first; }
+EDGEWISE_HOST_DEVICE inline bool IsOnlyRound(const DeviceCall& call) { return IsFirstRound(call) && call.round.last; }
 // Whether a head of a drawn problem is dense. Known once its edges have been counted.
 EDGEWISE_HOST_DEVICE inline bool IsDenseHead(const DeviceCall& call, const DeviceProblem& problem, int32_t head) {
   return problem.may_be_dense && !IsEventHead(call, problem, head) &&

@@ -78,22 +78,11 @@ class FragmentDraw {
  public:
   __device__ FragmentDraw(const DeviceCall& call, const FragmentRows& rows) : call_(call), rows_(rows) {}
 
-  // Edges among the keys first_key.., which is a multiple of kTileKeys.
-  __device__ uint32_t Next(int32_t first_key) const {
-    Settled settled = Begin(first_key);
-    const int lane = ThisThread() % kWarpSize;
-    for (; settled.open != 0; settled.open &= settled.open - 1) {
-      const int bit = __ffs(static_cast<int>(settled.open)) - 1;
-      if (IsEdge(first_key, lane, bit)) settled.edges |= 1u << bit;
-    }
-    return settled.edges;
-  }
-
   // The pairs that are edges, and the others that may be.
   struct Settled {
     uint32_t edges, open;
   };
-  // Steps 1 and 2, for the keys first_key..
+  // Steps 1 and 2, for the keys first_key.., which is a multiple of kTileKeys.
   __device__ Settled Begin(int32_t first_key) const {
     const DeviceProblem& problem = call_.problems[rows_.problem];
     const DrawnPairs pairs(call_, problem, rows_.head);

@@ -11,6 +11,7 @@ namespace {
 constexpr int kWarps = kTileQueries / kWarpQueries;
 // A warp draws so many tiles of keys, so that the pairs that no byte settles are enough for all of its threads.
 constexpr int kTilesAtOnce = 8;
+constexpr int64_t kMostBlocks = 8192;  // of a launch, so that one without such heads costs next to nothing
 
 // Of a block, by warp.
 struct Drawn {
@@ -78,16 +79,9 @@ __device__ uint64_t ParallelOf(const DrawnPairs& pairs, int32_t query, int32_t f
   return parallel;
 }
 
-// A block has an item and kTilesAtOnce tiles of keys.
-__global__ void __launch_bounds__(kWarps* kWarpSize)
-    DrawBits(const __grid_constant__ DeviceCall call, int32_t splits, bool capped) {
-  __shared__ Drawn drawn;
-  const RowItem item = call.dense_items[blockIdx.x / static_cast<unsigned>(splits)];
-  const int first = static_cast<int>(blockIdx.x % static_cast<unsigned>(splits)) * kTilesAtOnce;
-  if (item.slot < 0) return;
+// Draws an item and kTilesAtOnce tiles of keys.
+__device__ void DrawTiles(const DeviceCall& call, const RowItem& item, int first, Drawn& drawn) {
   const DeviceProblem& problem = call.problems[item.problem];
-  if (first * kTileKeys >= problem.tokens || (capped && problem.cap < 0)) return;
-  if (IsEventHead(call, problem, item.head) || Dropped(problem)) return;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize, lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int first_row = warp * kWarpQueries;
   const FragmentRows rows = {item.problem, item.head, item.first_query + first_row,
@@ -96,11 +90,10 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
   const bool any = rows.rows > 0;
   if (any) TileDraw(draw, problem.tokens, drawn.words[warp], drawn.open[warp]).Run(first);
   const DrawnPairs pairs(call, problem, item.head);
-  const EdgeSlot& slot = call.slots[item.slot];
   for (int tile = 0; tile < kTilesAtOnce && (first + tile) * kTileKeys < problem.tokens; ++tile) {
-    uint64_t* words = TileWords(call, problem, slot, rows.first_query, first + tile, false);
+    uint64_t* words = TileWords(call, problem, item.head, rows.first_query, first + tile, false);
     uint64_t* parallel =
-        HasMultiplicity(problem) ? TileWords(call, problem, slot, rows.first_query, first + tile, true) : nullptr;
+        HasMultiplicity(problem) ? TileWords(call, problem, item.head, rows.first_query, first + tile, true) : nullptr;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const uint64_t keys = any ? KeysOf(drawn.words[warp][tile][lane] >> (16 * half) & 0xFFFFu, lane % 4) : 0;
@@ -115,12 +108,32 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
   }
 }
 
+// The heads that have room in this round. `again`: where their bits are from an earlier one, those under a cap.
+__global__ void __launch_bounds__(kWarps* kWarpSize)
+    DrawBits(const __grid_constant__ DeviceCall call, int32_t splits, bool again) {
+  __shared__ Drawn drawn;
+  const uint32_t mark = call.state->mark;
+  const bool fresh = mark == call.round.mark;
+  if (mark == kNoMark || !(fresh || again) || call.state->bits == 0) return;
+#pragma unroll 1
+  for (int64_t unit = blockIdx.x; unit < call.num_dense_items * splits; unit += gridDim.x) {
+    const RowItem item = call.dense_items[unit / splits];
+    const int first = static_cast<int>(unit % splits) * kTilesAtOnce;
+    const DeviceProblem& problem = call.problems[item.problem];
+    if (problem.kind != PatternKind::kDrawn || first * kTileKeys >= problem.tokens) continue;
+    if (!fresh && problem.cap < 0) continue;
+    if (!HasBits(call, problem, item.head, item.first_query) || Dropped(problem)) continue;
+    DrawTiles(call, item, first, drawn);
+  }
+}
+
 }  // namespace
 
-cudaError_t DrawPairHeads(cudaStream_t stream, const DeviceCall& call, bool capped) {
+cudaError_t DrawPairHeads(cudaStream_t stream, const DeviceCall& call, bool again) {
   const int64_t splits = (call.most_tokens + kTilesAtOnce * kTileKeys - 1) / (kTilesAtOnce * kTileKeys);
-  return Launch(stream, call.num_dense_items * splits, kWarps * kWarpSize, 0, kLoaded<DrawBits>, call,
-                static_cast<int32_t>(splits), capped);
+  const int64_t units = call.num_dense_items * splits;
+  return Launch(stream, BlocksFor(call, units < kMostBlocks ? units : kMostBlocks), kWarps * kWarpSize, 0,
+                kLoaded<DrawBits>, call, static_cast<int32_t>(splits), again);
 }
 
 }  // namespace edgewise::cuda

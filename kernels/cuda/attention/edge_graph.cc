@@ -35,16 +35,16 @@ absl::Status Download(Device& device, const DeviceArray& block, std::vector<T>& 
 }
 
 // Where the rows of a drawn problem begin.
-absl::Status CountRows(Device& device, int32_t index, int64_t heads, int64_t queries, const ForParts& for_kept,
+absl::Status CountRows(Device& device, int32_t index, int64_t heads, int64_t queries, DrawRounds& rounds,
                        Edges& edges) {
   std::vector<int32_t> of_row(heads * queries);
   absl::StatusOr<DeviceArray> block =
       DeviceArray::Create(device, static_cast<int64_t>(of_row.size() * sizeof(int32_t)));
   if (!block.ok()) return block.status();
-  const auto count = [&](const DeviceCall& part) {
-    return CountRowEdges(device.stream(), part, index, block->as<int32_t>());
+  const auto count = [&](const DeviceCall& round) {
+    return CountRowEdges(device.stream(), round, index, block->as<int32_t>());
   };
-  absl::Status status = CudaStatus(for_kept(count), "edges of rows");
+  absl::Status status = CudaStatus(rounds.ForKept(count, index), "edges of rows");
   if (status.ok()) status = Download(device, *block, of_row);
   int64_t sum = 0;
   for (int64_t h = 0; h < heads; ++h) {
@@ -73,15 +73,15 @@ Edges EdgesOf(const AttentionReport& report) {
 
 }  // namespace
 
-absl::Status FillGraph(Device& device, const AttentionProblem& problem, int32_t index, const DeviceCall& call,
-                       const ForParts& for_kept) {
+absl::Status FillGraph(Device& device, const AttentionProblem& problem, int32_t index, DrawRounds& rounds) {
+  const DeviceCall& call = rounds.call();
   const int64_t heads = call.num_heads, queries = problem.tokens - problem.first_query;
   const auto* drawn = std::get_if<DrawnRows>(&problem.pattern);
   Edges edges;
   if (drawn == nullptr) {
     edges = EdgesOf(*problem.report);
   } else {
-    const absl::Status status = CountRows(device, index, heads, queries, for_kept, edges);
+    const absl::Status status = CountRows(device, index, heads, queries, rounds, edges);
     if (!status.ok()) return status;
     edges.keys.resize(edges.row_offsets.back());
     if (drawn->law == Law::kPoissonMulti) edges.multiplicity.resize(edges.keys.size());
@@ -100,10 +100,10 @@ absl::Status FillGraph(Device& device, const AttentionProblem& problem, int32_t 
   absl::Status status;
   int32_t* of_edges = multi ? multiplicity->as<int32_t>() : nullptr;
   if (drawn != nullptr) {
-    const auto list = [&](const DeviceCall& part) {
-      return ListEdges(device.stream(), part, index, offsets->as<int64_t>(), keys->as<int32_t>(), of_edges);
+    const auto list = [&](const DeviceCall& round) {
+      return ListEdges(device.stream(), round, index, offsets->as<int64_t>(), keys->as<int32_t>(), of_edges);
     };
-    status = CudaStatus(for_kept(list), "list of edges");
+    status = CudaStatus(rounds.ForKept(list, index), "list of edges");
     if (status.ok()) status = Download(device, *keys, edges.keys);
     if (status.ok() && multi) status = Download(device, *multiplicity, edges.multiplicity);
   }

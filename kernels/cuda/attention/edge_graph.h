@@ -6,17 +6,14 @@
 
 #include "absl/status/status.h"
 #include "kernels/attention.h"
-#include "kernels/cuda/attention/call.h"
-#include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/attention/rounds.h"
 #include "kernels/cuda/device/runtime.h"
 
 namespace edgewise::cuda {
 
 // Waits for the stream and fills the graphs of problem `index` of a call that was enqueued: all of them where it was
-// drawn, else the weights of the edges that its report already has. `for_kept`: goes through the problem's parts, with
-// the edges that caps keep.
-absl::Status FillGraph(Device& device, const AttentionProblem& problem, int32_t index, const DeviceCall& call,
-                       const ForParts& for_kept);
+// drawn, else the weights of the edges that its report already has. `rounds`: the call's.
+absl::Status FillGraph(Device& device, const AttentionProblem& problem, int32_t index, DrawRounds& rounds);
 
 }  // namespace edgewise::cuda
 

@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention/draw_pair.cuh"
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/device/sum_before.cuh"
 #include "kernels/event_rule.h"
 
 namespace edgewise::cuda {
@@ -14,7 +15,7 @@ namespace {
 constexpr int kDirectionThreads = 512;  // at least kMaxEventRank
 constexpr int kDirectionKeys = 256;     // that a direction is taken from
 constexpr int kBoundThreads = 256, kBoundRows = kBoundThreads / 4;
-constexpr int kTableThreads = 1024, kTableWarps = kTableThreads / kWarpSize;
+constexpr int kTableThreads = kSumThreads;
 
 template <typename T>
 __device__ T SumOfWarp(T value) {
@@ -130,29 +131,8 @@ struct Found {
   uint32_t query_max, key_max, light_query, light_key;  // bits of non-negative floats, which are in their order
   unsigned long long query_sum, key_sum, sampled_sum, parts;
   uint32_t heavy_queries, heavy_keys;
-  uint32_t of_warp[kTableWarps];
+  uint32_t of_warp[kWarpSize];
 };
-
-// The sum of `value` over the threads before this one; `all`: over the block. Two block barriers.
-__device__ uint32_t SumBefore(uint32_t value, Found& found, uint32_t* all) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  const auto through = [lane](uint32_t sum) {
-    for (int step = 1; step < kWarpSize; step *= 2) {
-      const uint32_t before = __shfl_up_sync(kWholeWarp, sum, static_cast<unsigned>(step));
-      if (lane >= step) sum += before;
-    }
-    return sum;
-  };
-  const uint32_t own = through(value);
-  if (lane == kWarpSize - 1) found.of_warp[warp] = own;
-  __syncthreads();
-  const uint32_t warps = through(found.of_warp[lane]);
-  *all = __shfl_sync(kWholeWarp, warps, kWarpSize - 1);
-  const uint32_t before = __shfl_sync(kWholeWarp, warps - found.of_warp[lane], warp);
-  __syncthreads();
-  return before + own - value;
-}
-static_assert(kTableWarps == kWarpSize);
 
 __global__ void __launch_bounds__(kTableThreads) FillTables(const __grid_constant__ DeviceCall call) {
   __shared__ Found found;
@@ -208,7 +188,7 @@ __global__ void __launch_bounds__(kTableThreads) FillTables(const __grid_constan
     const int32_t j = first + thread;
     const bool heavy = j < n && keys[j] > limits.key;
     uint32_t all = 0;
-    const uint32_t place = heavy_keys + SumBefore(heavy ? 1 : 0, found, &all);
+    const uint32_t place = heavy_keys + SumBefore(heavy ? 1u : 0u, found.of_warp, &all);
     if (heavy) head.heavy[place] = j;
     heavy_keys += all;
   }
@@ -234,7 +214,7 @@ __global__ void __launch_bounds__(kTableThreads) FillTables(const __grid_constan
     const int32_t j = first + thread;
     const auto width = static_cast<uint32_t>(j < n ? EventKeyWidth(EventParts(weight(j), unit), part_width) : 0);
     uint32_t all = 0;
-    const uint32_t before = base + SumBefore(width, found, &all);
+    const uint32_t before = base + SumBefore(width, found.of_warp, &all);
     base += all;
     if (j >= n) continue;
     head.places[j] = before;

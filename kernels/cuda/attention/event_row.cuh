@@ -44,13 +44,7 @@ class EventRow {
   // `queue` [kQueue] in shared memory of the warp.
   __device__ EventRow(const DeviceCall& call, const DeviceProblem& problem, const DeviceEventHead& head,
                       const DrawnPairs& pairs, OpenEvent* queue)
-      : call_(call),
-        problem_(problem),
-        head_(head),
-        pairs_(pairs),
-        rank_(call.rank),
-        queue_(queue),
-        lane_(static_cast<int>(threadIdx.x) % kWarpSize) {}
+      : call_(call), problem_(problem), head_(head), pairs_(pairs), queue_(queue), lane_(ThisThread() % kWarpSize) {}
 
   // Calls visit(key, age) for the accepted events that are younger than `limit`, and for heavy pairs that are edges; by
   // single threads, in any order.
@@ -60,7 +54,8 @@ class EventRow {
     mean_gap_ = head_.mean_gap[query];
     const bool heavy = !(mean_gap_ > 0.0f);
     if (!heavy) ForLight(limit, visit);
-    const QueryEvents events(problem_, head_, pairs_, query);
+    const DrawnPairs pairs(call_, problem_, head_.head);  // again, so that it takes no registers before
+    const QueryEvents events(problem_, head_, pairs, query);
     const int32_t pair_count = heavy ? problem_.tokens : head_.heavy_keys;
     for (int32_t place = lane_; place < pair_count; place += kWarpSize) {
       const int32_t key = heavy ? place : head_.heavy[place];
@@ -72,7 +67,9 @@ class EventRow {
  private:
   template <typename Visit>
   __device__ void ForLight(uint32_t limit, const Visit& visit) {
-    certificate_ = head_.query_certificates[query_];
+    const float4 query = __ldg(reinterpret_cast<const float4*>(head_.query_certificates + query_));
+    along_ = query.x;
+    across_ = query.z;
     queued_ = 0;
     uint32_t base = 0;
     bool last = false;
@@ -111,7 +108,7 @@ class EventRow {
     event.distance = __ldg(head_.places + event.key + 1) - 1 - place;
     const float4 key =
         __ldg(reinterpret_cast<const float4*>(head_.key_certificates + event.key));  // along, scale, across
-    const float along = certificate_.along * key.x, across = certificate_.across * key.z;
+    const float along = along_ * key.x, across = across_ * key.z;
     return JudgeWithin({along - across, along + across}, event);
   }
 
@@ -140,8 +137,9 @@ class EventRow {
     __syncwarp(kWholeWarp);
     if (lane_ < count) {
       const OpenEvent event = queue_[queued_ + lane_];
-      EventFate fate =
-          JudgeWithin(BoundProduct(certificate_, head_.key_certificates[event.key], RestsDot(event.key), rank_), event);
+      EventFate fate = JudgeWithin(BoundProduct(head_.query_certificates[query_], head_.key_certificates[event.key],
+                                                RestsDot(event.key), call_.rank),
+                                   event);
       if (fate == EventFate::kOpen) fate = JudgeByRate(call_, problem_, head_, query_, queue_[queued_ + lane_]);
       if (fate == EventFate::kAccepted) visit(event.key, event.age);
     }
@@ -149,11 +147,11 @@ class EventRow {
   }
 
   __device__ int32_t RestsDot(int32_t key) const {
-    const auto* a = reinterpret_cast<const uint4*>(head_.query_rests + int64_t{query_} * (rank_ / 4));
-    const auto* b = reinterpret_cast<const uint4*>(head_.key_rests + int64_t{key} * (rank_ / 4));
+    const auto* a = reinterpret_cast<const uint4*>(head_.query_rests + int64_t{query_} * (call_.rank / 4));
+    const auto* b = reinterpret_cast<const uint4*>(head_.key_rests + int64_t{key} * (call_.rank / 4));
     int32_t sum = 0;
 #pragma unroll 1
-    for (int i = 0; i < rank_ / 16; ++i) {
+    for (int i = 0; i < call_.rank / 16; ++i) {
       const uint4 x = __ldg(a + i), y = __ldg(b + i);
       sum = __dp4a(static_cast<int>(x.x), static_cast<int>(y.x), sum);
       sum = __dp4a(static_cast<int>(x.y), static_cast<int>(y.y), sum);
@@ -167,12 +165,11 @@ class EventRow {
   const DeviceProblem& problem_;
   const DeviceEventHead& head_;
   const DrawnPairs& pairs_;
-  const int32_t rank_;
   OpenEvent* const queue_;
   const int lane_;
   int32_t query_ = 0;
   float mean_gap_ = 0.0f;
-  Certificate certificate_ = {0.0f, 0.0f, INFINITY, 0};  // of the query
+  float along_ = 0.0f, across_ = 0.0f;  // of the query's certificate
   int queued_ = 0;
 };
 

@@ -4,7 +4,6 @@
 #include <span>
 #include <variant>
 
-#include "kernels/cuda/attention/lists.h"
 #include "kernels/pattern_count.h"
 
 namespace edgewise::cuda {
@@ -164,23 +163,6 @@ bool IsDenseGiven(const AttentionProblem& problem, int32_t head) {
   return HeadIsDense(problem.tokens - problem.first_query, problem.tokens, static_cast<uint64_t>(edges));
 }
 
-// Queries of a slot that fits.
-int32_t SlotQueries(const DeviceProblem& staged, int64_t most_bytes) {
-  int32_t queries = staged.tokens;
-  while (queries > kTileQueries && SlotBytes(staged, queries) > most_bytes) {
-    queries = std::max(kTileQueries, queries / 2 / kTileQueries * kTileQueries);
-  }
-  return queries;
-}
-
-// The part that gets a slot of so many bytes.
-RowPart& PartWithRoom(int64_t bytes, int64_t most_bytes, RowItems& items) {
-  if (items.parts.back().slots > 0 && items.parts.back().bytes + bytes > most_bytes) {
-    items.parts.push_back({std::ssize(items.rows), 0, std::ssize(items.dense), 0, std::ssize(items.slots), 0, 0});
-  }
-  return items.parts.back();
-}
-
 }  // namespace
 
 PatternKind KindOf(const AttentionPattern& pattern) {
@@ -190,66 +172,32 @@ PatternKind KindOf(const AttentionPattern& pattern) {
   return PatternKind::kGiven;
 }
 
-void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, int64_t most_bytes,
-                 DeviceProblem& staged, RowItems& items) {
+void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, DeviceProblem& staged,
+                 RowItems& items) {
   const bool drawn = staged.kind == PatternKind::kDrawn;
   staged.may_be_dense = MayBeDense(problem);
-  const auto add = [&](RowItem item, int32_t most, std::vector<RowItem>& to) {
-    CutQueries(item.first_query, item.first_query + item.queries, most, [&](int32_t first, int32_t queries) {
-      to.push_back({item.problem, item.head, first, queries, item.slot});
-    });
-  };
-  const int32_t at_once = drawn ? SlotQueries(staged, most_bytes) : problem.tokens;
   for (int32_t head = 0; head < num_heads; ++head) {
-    CutQueries(problem.first_query, problem.tokens, at_once, [&](int32_t first, int32_t queries) {
-      RowItem item = {index, head, first, queries, -1};
-      RowPart* part = &items.parts.back();
-      if (drawn) {
-        const int64_t bytes = SlotBytes(staged, queries);
-        part = &PartWithRoom(bytes, most_bytes, items);
-        item.slot = static_cast<int32_t>(part->slots++);
-        items.splits_heads |= queries < problem.tokens;
-        items.slots.push_back({first, queries, static_cast<int32_t>(ListRoom(staged, queries)), part->bytes});
-        part->bytes += bytes;
-        if (part->first_problem < 0) part->first_problem = index;
-        part->last_problem = index;
-      }
-      const bool dense = !drawn && staged.may_be_dense && IsDenseGiven(problem, head);
-      if (!dense) add(item, kRowsPerItem, items.rows);
-      if (dense || drawn) add(item, kTileQueries, items.dense);
-      part->rows = std::ssize(items.rows) - part->first_row;
-      part->dense = std::ssize(items.dense) - part->first_dense;
-    });
+    const auto add = [&](int32_t most, std::vector<RowItem>& to) {
+      CutQueries(problem.first_query, problem.tokens, most, [&](int32_t first, int32_t queries) {
+        to.push_back({index, head, first, queries});
+      });
+    };
+    const bool dense = !drawn && staged.may_be_dense && IsDenseGiven(problem, head);
+    if (!dense) add(kRowsPerItem, items.rows);
+    if (dense || drawn) add(kTileQueries, items.dense);
   }
 }
 
 void StageRowItems(RowItems& items, std::span<const DeviceProblem> staged, Staging& staging, DeviceCall& call) {
-  const auto sort = [&](std::vector<RowItem>& list, int64_t first, int64_t count) {
-    std::stable_sort(list.begin() + first, list.begin() + first + count, [&](const RowItem& a, const RowItem& b) {
+  for (std::vector<RowItem>* list : {&items.rows, &items.dense}) {
+    std::stable_sort(list->begin(), list->end(), [&](const RowItem& a, const RowItem& b) {
       return staged[a.problem].tokens > staged[b.problem].tokens;
     });
-  };
-  for (const RowPart& part : items.parts) {
-    sort(items.rows, part.first_row, part.rows);
-    sort(items.dense, part.first_dense, part.dense);
   }
   call.row_items = staging.Add(std::span<const RowItem>(items.rows));
-  call.num_row_items = std::ssize(items.rows);
+  call.num_row_items = static_cast<uint32_t>(items.rows.size());
   call.dense_items = staging.Add(std::span<const RowItem>(items.dense));
   call.num_dense_items = std::ssize(items.dense);
-  call.slots = staging.Add(std::span<const EdgeSlot>(items.slots));
-  call.num_slots = std::ssize(items.slots);
-}
-
-DeviceCall PartOf(const DeviceCall& whole, const RowPart& part) {
-  DeviceCall call = whole;
-  call.row_items += part.first_row;
-  call.num_row_items = part.rows;
-  call.dense_items += part.first_dense;
-  call.num_dense_items = part.dense;
-  call.slots += part.first_slot;
-  call.num_slots = part.slots;
-  return call;
 }
 
 void AddTileItems(const AttentionProblem& problem, int32_t index, const AttentionInputs& inputs, Staging& staging,

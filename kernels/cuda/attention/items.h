@@ -16,35 +16,18 @@ namespace edgewise::cuda {
 // A given graph that came from all pairs or groups is of kind kTiles; any other of kind kGiven.
 PatternKind KindOf(const AttentionPattern& pattern);
 
-// Items and slots whose edges are in memory at once: indices of RowItems' lists. An item's slot is counted from
-// first_slot on.
-struct RowPart {
-  int64_t first_row = 0, rows = 0;
-  int64_t first_dense = 0, dense = 0;
-  int64_t first_slot = 0, slots = 0;
-  int64_t bytes = 0;                              // of the slots
-  int32_t first_problem = -1, last_problem = -1;  // that have slots here; those between may have, too
-};
-
 // The items of problems whose edges are rows of their own.
 struct RowItems {
   std::vector<RowItem> rows, dense;  // as in DeviceCall
-  std::vector<EdgeSlot> slots;
-  std::vector<RowPart> parts = {{}};  // at least one
-  bool splits_heads = false;          // some head has several slots
 };
 
-// Adds the items of a problem of kind kDrawn or kGiven, whose event_head is known; sets staged.may_be_dense. Heads
-// without multiplicity may be dense; which given heads are dense is known here. A part has at most `most_bytes` of
-// slots, or one slot of kTileQueries queries. Parts and slots change no byte of a result.
-void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, int64_t most_bytes,
-                 DeviceProblem& staged, RowItems& items);
+// Adds the items of a problem of kind kDrawn or kGiven; sets staged.may_be_dense. Heads without multiplicity may be
+// dense; which given heads are dense is known here, by the edges of the rows that are attended to.
+void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, DeviceProblem& staged,
+                 RowItems& items);
 
-// Stages the items, those of a part the longest first, so that no long one is the last to start. `staged` [problems].
+// Stages the items, the longest first, so that no long one is the last to start. `staged` [problems].
 void StageRowItems(RowItems& items, std::span<const DeviceProblem> staged, Staging& staging, DeviceCall& call);
-
-// The call with the items and slots of one part; `whole` is staged.
-DeviceCall PartOf(const DeviceCall& whole, const RowPart& part);
 
 // Adds the items of a problem of kind kTiles. Few queries share an item with those of other heads that have their keys.
 // Rows of a given graph share an item where the keys of one begin those of the other. Queries in windows, and those

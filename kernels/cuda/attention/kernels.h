@@ -14,46 +14,54 @@ namespace edgewise::cuda {
 // event_heads.cu: the tables of the heads that are drawn by events; before anything is drawn.
 cudaError_t FillEventTables(cudaStream_t stream, const DeviceCall& call);
 
-// draw_events.cu: draws the heads that are drawn by events into the lists of the call's slots. `shared_memory`: bytes
-// that a block can have, at least EventRowBytes (lists.h) + kSharedApart.
+// rounds.cu: begins a round, of heads with bits in particular; before the draws.
+cudaError_t PlanRound(cudaStream_t stream, const DeviceCall& call);
+
+// draw_events.cu: draws the heads that are drawn by events into lists, as far as they fit. `shared_memory`: bytes that
+// a block can have, at least EventRowBytes (lists.h) + kSharedApart.
 inline constexpr int64_t kSharedApart = 13 << 10;
 cudaError_t DrawEventHeads(cudaStream_t stream, const DeviceCall& call, int64_t shared_memory);
+// Adds the ages of a sample of the events under the caps first..first + count - 1 to counts [count, kAgeBuckets]. A cap
+// by rate gets none.
+cudaError_t SampleAges(cudaStream_t stream, const DeviceCall& call, int64_t first, int64_t count, uint32_t* counts);
 
-// draw_pairs.cu: draws the other heads into the bits of the call's slots; what the cuts of their caps keep. `capped`:
-// those under a cap alone.
-cudaError_t DrawPairHeads(cudaStream_t stream, const DeviceCall& call, bool capped);
+// draw_pairs.cu: draws the other heads into bits; what the cuts of their caps keep. `again`: bits under a cap that were
+// in memory before the round, too, since cuts have been settled.
+cudaError_t DrawPairHeads(cudaStream_t stream, const DeviceCall& call, bool again);
 
-// rows.cu: attends over the edges of every row item but those of dense heads. Precision bf16 where call.k16 is set.
+// rows.cu: attends over the edges of every row of the round but those of dense heads. Precision bf16 where call.k16 is
+// set.
 cudaError_t AttendRows(cudaStream_t stream, const DeviceCall& call);
 
-// tiles.cu: every tile item, narrow_items included, and the dense items whose heads are dense. A query's result depends
-// on its own keys, in tiles of kTileKeys, alone.
+// tiles.cu: every tile item, narrow_items included, and the dense items of the round whose heads are dense. A query's
+// result depends on its own keys, in tiles of kTileKeys, alone.
 cudaError_t AttendTiles(cudaStream_t stream, const DeviceCall& call);
 
-// Calls use(part) for every part of a call, whose edges are in the slots meanwhile; ends at the first error.
-using ForParts = std::function<cudaError_t(const std::function<cudaError_t(const DeviceCall&)>& use)>;
+// DrawRounds::ForDrawn (rounds.h).
+using UseRound = std::function<cudaError_t(const DeviceCall&)>;
+using DrawPass = std::function<cudaError_t(Draws draws, bool again, const UseRound& use)>;
 
 // caps.cu: sets every cap's cut from the ages or rates of the edges drawn under the cap, then takes the edges that the
 // call uses off the cap's ledger: undrawn + forced + min(drawn, allowed). `by_rate`: some cap has KeepRule::kProbable.
 // `scratch`: CapScratchBytes(num_caps) bytes.
 cudaError_t SelectKept(cudaStream_t stream, const DeviceCall& call, bool by_rate, void* scratch,
-                       const ForParts& for_parts);
+                       const DrawPass& for_drawn);
 inline constexpr int64_t kMaxCapsAtOnce = 128;
 int64_t CapScratchBytes(int64_t num_caps);
-// Leaves the edges that the cuts drop out of the lists of the call's slots. `count`: adds the edges and isolated
-// queries of the row items to the counts of their heads; after that IsDenseHead is known.
+// Leaves the edges that the cuts drop out of the round's lists. `count`: adds edges and isolated queries to the counts
+// of their heads, once in all passes; after that IsDenseHead is known.
 cudaError_t KeepAndCount(cudaStream_t stream, const DeviceCall& call, bool count);
 
 // reports.cu, for drawn problems only: the host counts for the other patterns.
 // Sets counts[...].expected of every head of the problems in `problems` [count].
 cudaError_t CountExpected(cudaStream_t stream, const DeviceCall& call, const int32_t* problems, int32_t count);
-// Adds every kept edge of the row items to the degrees [heads, n] of its problem, which begin at
+// Adds every kept edge of the round to the degrees [heads, n] of its problem, which begin at
 // degrees[first_degrees[problem]]; first_degrees below 0: not wanted.
 cudaError_t CountKeyDegrees(cudaStream_t stream, const DeviceCall& call, const int64_t* first_degrees,
                             uint32_t* degrees);
-// Counts the kept edges of each query: row_edges [heads, queries].
+// Counts the kept edges of each query of the round: row_edges [heads, queries].
 cudaError_t CountRowEdges(cudaStream_t stream, const DeviceCall& call, int32_t problem, int32_t* row_edges);
-// Lists the kept edges: keys and multiplicity (null: not wanted), by row_offsets [heads, queries + 1].
+// Lists the kept edges of the round: keys and multiplicity (null: not wanted), by row_offsets [heads, queries + 1].
 cudaError_t ListEdges(cudaStream_t stream, const DeviceCall& call, int32_t problem, const int64_t* row_offsets,
                       int32_t* keys, int32_t* multiplicity);
 // Computes the softmax weights of listed edges of any problem, in float32: one for each key. row_offsets as in

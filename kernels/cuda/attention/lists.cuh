@@ -1,7 +1,8 @@
 // The edges that a draw leaves in memory, and what reads them: attention, caps, reports.
 //
 // A head that is drawn by events has lists: of each query its keys, ascending. Any other head has bits, in tiles of
-// kTileQueries queries and kTileKeys keys: bit j of word i is query i and key j of the tile.
+// kTileQueries queries and kTileKeys keys: bit j of word i is query i and key j of the tile. Of either, what the round
+// has in memory can be read.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_LISTS_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_LISTS_CUH_
 
@@ -22,32 +23,52 @@ inline constexpr int kRowThreads = kRowWarps * kWarpSize;
 
 inline constexpr uint32_t kParallelFlag = 1u << 31;  // of a listed key: the edge may count more than once
 
-// The lists of a slot. Row r is query first_query + r.
-struct EdgeList {
-  uint32_t* used;   // entries so far
-  uint32_t* begin;  // [queries] of the row's entries
-  uint32_t* count;  // [queries] of the row's entries
-  uint32_t* keys;   // [room] key, kParallelFlag
-  uint32_t* ages;   // [room] of the edge, in 2^-31; null without a cap
-};
-
-__device__ inline EdgeList ListOf(const DeviceCall& call, const DeviceProblem& problem, const EdgeSlot& slot) {
-  auto* at = reinterpret_cast<uint32_t*>(call.drawn + slot.offset);
-  const int32_t queries = (slot.queries + 3) / 4 * 4, room = (slot.room + 3) / 4 * 4;
-  EdgeList list = {at, at + 4, at + 4 + queries, at + 4 + 2 * queries, nullptr};
-  if (problem.cap >= 0) list.ages = list.keys + room;
-  return list;
+// Blocks for a launch over `items`, each of which takes every gridDim.x-th: in the first round of a pass over all edges
+// one a block, else so few that a round without any costs next to nothing.
+inline constexpr int64_t kBoundedBlocks = 1024;
+inline int64_t BlocksFor(const DeviceCall& call, int64_t items) {
+  const bool bounded = !IsFirstRound(call) || call.round.draws != Draws::kAll;
+  return bounded && items > kBoundedBlocks ? kBoundedBlocks : items;
 }
 
-// The words of a slot's bits for one tile of keys, of the row and of the next ones behind it. `parallel`: of the second
-// plane, whose edges may count more than once; law poisson_multi.
-__device__ inline uint64_t* TileWords(const DeviceCall& call, const DeviceProblem& problem, const EdgeSlot& slot,
-                                      int32_t query, int32_t tile, bool parallel) {
+// The round has no drawn edges in memory.
+__device__ inline bool NothingDrawn(const DeviceCall& call) {
+  return call.state == nullptr || call.state->mark == kNoMark;
+}
+
+// Calls visit(item, its problem) for the block's row items of drawn problems, where some edges are in memory. By all
+// threads of the block together.
+template <typename Visit>
+__device__ void ForDrawnItems(const DeviceCall& call, const Visit& visit) {
+  if (NothingDrawn(call)) return;
+#pragma unroll 1
+  for (uint32_t index = blockIdx.x; index < call.num_row_items; index += gridDim.x) {
+    const RowItem item = call.row_items[index];
+    const DeviceProblem& problem = call.problems[item.problem];
+    if (problem.kind == PatternKind::kDrawn) visit(item, problem);
+  }
+}
+
+__device__ inline RowPlace& PlaceOfRow(const DeviceCall& call, const DeviceProblem& problem, int32_t head,
+                                       int32_t query) {
+  return call.places[problem.first_place + int64_t{head} * problem.tokens + query];
+}
+
+__device__ inline bool HasBits(const DeviceCall& call, const DeviceProblem& problem, int32_t head, int32_t query) {
+  const HeadBits& bits = call.head_bits[problem.count + head];
+  return bits.mark == call.state->mark && query >= bits.first && query < bits.end;
+}
+
+// The words of a head's bits for one tile of keys, of the row and of the next ones behind it, where HasBits.
+// `parallel`: of the second plane, whose edges may count more than once; law poisson_multi.
+__device__ inline uint64_t* TileWords(const DeviceCall& call, const DeviceProblem& problem, int32_t head, int32_t query,
+                                      int32_t tile, bool parallel) {
+  const HeadBits& bits = call.head_bits[problem.count + head];
   const int64_t tiles = (problem.tokens + kTileKeys - 1) / kTileKeys;
-  const int64_t blocks = (slot.queries + kTileQueries - 1) / kTileQueries;
-  const int32_t row = query - slot.first_query;
+  const int64_t blocks = (bits.end - bits.first + kTileQueries - 1) / kTileQueries;
+  const int32_t row = query - bits.first;
   const int64_t block = row / kTileQueries + (parallel ? blocks : 0);
-  return reinterpret_cast<uint64_t*>(call.drawn + slot.offset) + (block * tiles + tile) * kTileQueries +
+  return reinterpret_cast<uint64_t*>(call.pool + bits.begin) + (block * tiles + tile) * kTileQueries +
          row % kTileQueries;
 }
 
@@ -97,24 +118,24 @@ class RowEdges {
 
   __device__ RowEdges(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item, int32_t query)
       : call_(call), problem_(problem), item_(item), query_(query), lane_(static_cast<int>(threadIdx.x) % kWarpSize) {
-    if (item.slot < 0) {
+    if (problem.kind != PatternKind::kDrawn) {
       const int64_t* offsets =
           problem.row_offsets + item.head * (problem.tokens - problem.first_query + 1) + query - problem.first_query;
       keys_ = reinterpret_cast<const uint32_t*>(problem.given_keys) + offsets[0];
       multiplicity_ = problem.multiplicity == nullptr ? nullptr : problem.multiplicity + offsets[0];
-      count_ = static_cast<int32_t>(offsets[1] - offsets[0]);
+      count_ = IsFirstRound(call) ? static_cast<int32_t>(offsets[1] - offsets[0]) : -1;
     } else if (IsEventHead(call, problem, item.head)) {
-      const EdgeSlot& slot = call.slots[item.slot];
-      const EdgeList list = ListOf(call, problem, slot);
-      const uint32_t begin = list.begin[query - slot.first_query];
-      keys_ = list.keys + begin;
-      ages_ = list.ages == nullptr ? nullptr : list.ages + begin;
-      count_ = static_cast<int32_t>(list.count[query - slot.first_query]);
+      const RowPlace place = PlaceOfRow(call, problem, item.head, query);
+      keys_ = call.pool + place.begin;
+      if (problem.cap >= 0) ages_ = keys_ + place.drawn;
+      count_ = place.mark == call.state->mark ? static_cast<int32_t>(place.count) : -1;
     } else {
-      count_ = (problem.tokens + kTileKeys - 1) / kTileKeys;
+      count_ = HasBits(call, problem, item.head, query) ? (problem.tokens + kTileKeys - 1) / kTileKeys : -1;
     }
   }
 
+  // Whether the round has the row; else it has no edges here.
+  __device__ bool here() const { return count_ >= 0; }
   __device__ bool listed() const { return keys_ != nullptr; }
   // Listed keys, or words of bits.
   __device__ int32_t count() const { return count_; }
@@ -122,7 +143,7 @@ class RowEdges {
   __device__ const uint32_t* ages() const { return ages_; }
   __device__ const int32_t* multiplicity() const { return multiplicity_; }
   __device__ uint64_t Word(int32_t tile, bool parallel = false) const {
-    return *TileWords(call_, problem_, call_.slots[item_.slot], query_, tile, parallel);
+    return *TileWords(call_, problem_, item_.head, query_, tile, parallel);
   }
 
   // Calls visit(key with its flag, place in the list or -1) for every edge, by single threads.
@@ -197,7 +218,7 @@ class RowEdges {
   const uint32_t* keys_ = nullptr;  // null: bits
   const uint32_t* ages_ = nullptr;
   const int32_t* multiplicity_ = nullptr;
-  int32_t count_;
+  int32_t count_;  // -1: the row is not here
 };
 
 }  // namespace edgewise::cuda

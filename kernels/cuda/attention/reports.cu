@@ -101,55 +101,63 @@ __global__ void __launch_bounds__(kRowThreads)
 
 __global__ void __launch_bounds__(kRowThreads)
     AddKeyDegrees(const __grid_constant__ DeviceCall call, const int64_t* first_degrees, uint32_t* degrees) {
-  const RowItem item = call.row_items[blockIdx.x];
-  const int64_t first = first_degrees[item.problem];
-  const DeviceProblem& problem = call.problems[item.problem];
-  if (first < 0 || Cancelled(problem)) return;
-  uint32_t* of_head = degrees + first + static_cast<int64_t>(item.head) * problem.tokens;
-  if (IsEventHead(call, problem, item.head)) {
-    for (int row = Warp(); row < item.queries; row += kRowWarps) {
-      RowEdges(call, problem, item, item.first_query + row).ForEach([&](uint32_t flagged, int32_t) {
-        atomicAdd(of_head + (flagged & ~kParallelFlag), 1u);
-      });
+  ForDrawnItems(call, [&](const RowItem& item, const DeviceProblem& problem) {
+    const int64_t first = first_degrees[item.problem];
+    if (first < 0 || Cancelled(problem)) return;
+    uint32_t* of_head = degrees + first + static_cast<int64_t>(item.head) * problem.tokens;
+    if (IsEventHead(call, problem, item.head)) {
+      for (int row = Warp(); row < item.queries; row += kRowWarps) {
+        RowEdges(call, problem, item, item.first_query + row).ForEach([&](uint32_t flagged, int32_t) {
+          atomicAdd(of_head + (flagged & ~kParallelFlag), 1u);
+        });
+      }
+      return;
     }
-    return;
-  }
-  for (int32_t key = static_cast<int32_t>(threadIdx.x); key < problem.tokens; key += kRowThreads) {
-    const uint64_t* words = TileWords(call, problem, call.slots[item.slot], item.first_query, key / kTileKeys, false);
-    uint32_t degree = 0;
-    for (int row = 0; row < item.queries; ++row) degree += static_cast<uint32_t>(words[row] >> (key % kTileKeys) & 1u);
-    if (degree > 0) atomicAdd(of_head + key, degree);
-  }
+    if (!HasBits(call, problem, item.head, item.first_query)) return;
+    for (int32_t key = static_cast<int32_t>(threadIdx.x); key < problem.tokens; key += kRowThreads) {
+      const uint64_t* words = TileWords(call, problem, item.head, item.first_query, key / kTileKeys, false);
+      uint32_t degree = 0;
+      for (int row = 0; row < item.queries; ++row) {
+        degree += static_cast<uint32_t>(words[row] >> (key % kTileKeys) & 1u);
+      }
+      if (degree > 0) atomicAdd(of_head + key, degree);
+    }
+  });
 }
 static_assert(kTileQueries % kRowsPerItem == 0);  // the item's words of a tile are neighbours
 
+// Calls visit(edges, head, row of the head) for the rows of the problem that the round has, by whole warps.
+template <typename Visit>
+__device__ void ForRowsOf(const DeviceCall& call, int32_t problem, const Visit& visit) {
+  ForDrawnItems(call, [&](const RowItem& item, const DeviceProblem& of) {
+    if (item.problem != problem) return;
+    for (int row = Warp(); row < item.queries; row += kRowWarps) {
+      const int32_t query = item.first_query + row;
+      const RowEdges edges(call, of, item, query);
+      if (edges.here()) visit(edges, item.head, query - of.first_query);
+    }
+  });
+}
+
 __global__ void __launch_bounds__(kRowThreads)
     StoreRowEdges(const __grid_constant__ DeviceCall call, int32_t index, int32_t* row_edges) {
-  const RowItem item = call.row_items[blockIdx.x];
-  if (item.problem != index) return;
-  const DeviceProblem& problem = call.problems[index];
-  const int64_t queries = problem.tokens - problem.first_query;
-  const int64_t first = item.head * queries + item.first_query - problem.first_query;
-  for (int row = Warp(); row < item.queries; row += kRowWarps) {
-    const int32_t count = RowEdges(call, problem, item, item.first_query + row).Count();
-    if (Lane() == 0) row_edges[first + row] = count;
-  }
+  const int64_t queries = call.problems[index].tokens - call.problems[index].first_query;
+  ForRowsOf(call, index, [&](const RowEdges& edges, int32_t head, int32_t row) {
+    const int32_t count = edges.Count();
+    if (Lane() == 0) row_edges[head * queries + row] = count;
+  });
 }
 
 __global__ void __launch_bounds__(kRowThreads)
     StoreEdges(const __grid_constant__ DeviceCall call, int32_t index, const int64_t* row_offsets, int32_t* keys,
                int32_t* multiplicity) {
   __shared__ uint32_t lists[kRowWarps][RowEdges::kMostKeys];
-  const RowItem item = call.row_items[blockIdx.x];
-  if (item.problem != index) return;
   const DeviceProblem& problem = call.problems[index];
   const double tau = TauOf(call, problem);
   const int64_t queries = problem.tokens - problem.first_query;
-  const int64_t* offsets = row_offsets + item.head * (queries + 1) + item.first_query - problem.first_query;
   uint32_t* list = lists[Warp()];
-  for (int row = Warp(); row < item.queries; row += kRowWarps) {
-    const RowEdges edges(call, problem, item, item.first_query + row);
-    int64_t place = offsets[row];
+  ForRowsOf(call, index, [&](const RowEdges& edges, int32_t head, int32_t row) {
+    int64_t place = row_offsets[head * (queries + 1) + row];
     for (int32_t from = 0; !edges.Done(from);) {
       const int size = edges.Take(from, list, 0);
       __syncwarp(kWholeWarp);
@@ -160,7 +168,7 @@ __global__ void __launch_bounds__(kRowThreads)
       place += size;
       __syncwarp(kWholeWarp);
     }
-  }
+  });
 }
 
 // One warp per head and query; a thread has the edges lane, lane + 32, .. of the row.
@@ -212,17 +220,19 @@ cudaError_t CountExpected(cudaStream_t stream, const DeviceCall& call, const int
 
 cudaError_t CountKeyDegrees(cudaStream_t stream, const DeviceCall& call, const int64_t* first_degrees,
                             uint32_t* degrees) {
-  return Launch(stream, call.num_row_items, kRowThreads, 0, kLoaded<AddKeyDegrees>, call, first_degrees, degrees);
+  return Launch(stream, BlocksFor(call, call.num_row_items), kRowThreads, 0, kLoaded<AddKeyDegrees>, call,
+                first_degrees, degrees);
 }
 
 cudaError_t CountRowEdges(cudaStream_t stream, const DeviceCall& call, int32_t problem, int32_t* row_edges) {
-  return Launch(stream, call.num_row_items, kRowThreads, 0, kLoaded<StoreRowEdges>, call, problem, row_edges);
+  return Launch(stream, BlocksFor(call, call.num_row_items), kRowThreads, 0, kLoaded<StoreRowEdges>, call, problem,
+                row_edges);
 }
 
 cudaError_t ListEdges(cudaStream_t stream, const DeviceCall& call, int32_t problem, const int64_t* row_offsets,
                       int32_t* keys, int32_t* multiplicity) {
-  return Launch(stream, call.num_row_items, kRowThreads, 0, kLoaded<StoreEdges>, call, problem, row_offsets, keys,
-                multiplicity);
+  return Launch(stream, BlocksFor(call, call.num_row_items), kRowThreads, 0, kLoaded<StoreEdges>, call, problem,
+                row_offsets, keys, multiplicity);
 }
 
 cudaError_t EdgeWeights(cudaStream_t stream, const DeviceCall& call, int32_t problem, const int64_t* row_offsets,

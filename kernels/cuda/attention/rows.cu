@@ -1,5 +1,5 @@
-// The row kernel: a block has one item. In precision bf16 a warp has RowsMma::kRows rows of it (rows_mma.cuh), in
-// float32, and where heads are wide, one row at a time (rows_gather.cuh).
+// The row kernel: a block has an item at a time, a warp of it one row at a time, in precision bf16 by rows_mma.cuh, in
+// float32 by rows_gather.cuh.
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/attention/rows.cuh"
 #include "kernels/cuda/attention/rows_gather.cuh"
@@ -8,96 +8,68 @@
 namespace edgewise::cuda {
 namespace {
 
-constexpr int BlocksAtOnce(int max_dim) { return max_dim > 128 ? 1 : 2; }  // on a multiprocessor
+constexpr int kWarps = 4;
 
-// Heads of at most kMaxDim columns, keys and values alike.
-template <typename Element, int kMaxDim>
-__global__ void __launch_bounds__(kRowThreads, BlocksAtOnce(kMaxDim))
-    AttendRowItems(const __grid_constant__ DeviceCall call) {
-  __shared__ uint32_t lists[kRowWarps][RowGather<Element, kMaxDim>::kListed];
-  __shared__ int next_row;
-  const RowItem& item = call.row_items[blockIdx.x];
-  const DeviceProblem& problem = call.problems[item.problem];
-  if (item.slot >= 0 && IsDenseHead(call, problem, item.head)) return;
-  if (Cancelled(problem)) return;
-  if (threadIdx.x == 0) next_row = 0;
-  __syncthreads();
-  const RowOperands<Element> operands(call, problem, item);
-  RowGather<Element, kMaxDim> gather(operands, TauOf(call, problem), lists[ThisThread() / kWarpSize]);
-  for (;;) {  // rows until none is left
-    int row = threadIdx.x % kWarpSize == 0 ? atomicAdd(&next_row, 1) : 0;
-    row = __shfl_sync(kWholeWarp, row, 0);
-    if (row >= item.queries || !gather.Attend(row)) return;
-  }
+// No row of the item is for this kernel in this round.
+__device__ bool IsElsewhere(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item) {
+  if (problem.kind != PatternKind::kDrawn) return !IsFirstRound(call);
+  return NothingDrawn(call) || IsDenseHead(call, problem, item.head);
 }
 
-constexpr int kMmaRows = RowsMma<1, 1, false>::kRows;
-constexpr int kMmaWarps = kRowsPerItem / kMmaRows, kMmaThreads = kMmaWarps * kWarpSize;
-
-template <int kKeyParts, int kValueParts, bool kSpecial>
-__global__ void __launch_bounds__(kMmaThreads, !kSpecial && kKeyParts <= 2 && kValueParts == 1 ? 5 : 1)
-    AttendRowGroups(const __grid_constant__ DeviceCall call) {
-  using Mma = RowsMma<kKeyParts, kValueParts, kSpecial>;
-  __shared__ uint32_t lists[kMmaWarps][Mma::kListed];
-  const RowItem& item = call.row_items[blockIdx.x];
-  const DeviceProblem& problem = call.problems[item.problem];
-  if (item.slot >= 0 && IsDenseHead(call, problem, item.head)) return;
-  if (Cancelled(problem)) return;
-  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  const int last = min(item.queries, (warp + 1) * kMmaRows);
-  const RowOperands<__nv_bfloat16> operands(call, problem, item);
-  int rows = kMmaRows;  // at once; where one of them is not finite, each by itself
+template <typename Rows, int kBlocksAtOnce>
+__global__ void __launch_bounds__(kWarps* kWarpSize, kBlocksAtOnce)
+    AttendRowItems(const __grid_constant__ DeviceCall call) {
+  __shared__ typename Rows::Shared shared[kWarps];
 #pragma unroll 1
-  for (int first = warp * kMmaRows; first < last;) {
-    const int count = min(rows, last - first);
-    const typename Mma::End end = Mma(operands, TauOf(call, problem), lists[warp]).Attend(first, count);
-    if (end == Mma::End::kCancelled) return;
-    if (end == Mma::End::kStored) {
-      first += count;
-    } else {
-      rows = 1;
+  for (uint32_t index = blockIdx.x; index < call.num_row_items; index += gridDim.x) {
+    const RowItem& item = call.row_items[index];
+    const DeviceProblem& problem = call.problems[item.problem];
+    if (IsElsewhere(call, problem, item) || Cancelled(problem)) continue;
+    const RowOperands<typename Rows::Element> operands(call, problem, item);
+    const int warp = static_cast<int>(threadIdx.x / kWarpSize);
+    Rows rows(operands, shared[warp]);
+#pragma unroll 1
+    for (int row = warp; row < item.queries; row += kWarps) {
+      if (!rows.Attend(row)) break;
     }
   }
 }
 
-template <int kKeyParts, int kValueParts>
-cudaError_t StartGroups(cudaStream_t stream, const DeviceCall& call) {
-  return Launch(stream, call.num_row_items, kMmaThreads, 0,
-                call.special ? kLoaded<AttendRowGroups<kKeyParts, kValueParts, true>>
-                             : kLoaded<AttendRowGroups<kKeyParts, kValueParts, false>>,
-                call);
-}
-
-template <int kKeyParts>
-cudaError_t StartGroups(cudaStream_t stream, const DeviceCall& call) {
-  return call.value_dim <= 64 ? StartGroups<kKeyParts, 1>(stream, call) : StartGroups<kKeyParts, 2>(stream, call);
-}
-
-cudaError_t StartGroups(cudaStream_t stream, const DeviceCall& call) {
-  if (call.head_dim <= 32) return StartGroups<1>(stream, call);
-  return call.head_dim <= 64 ? StartGroups<2>(stream, call) : StartGroups<4>(stream, call);
-}
-
-template <typename Element, int kMaxDim>
+// kBlocksAtOnce: on a multiprocessor, of rows without biases and multiplicities.
+template <template <bool> typename Rows, int kBlocksAtOnce>
 cudaError_t Start(cudaStream_t stream, const DeviceCall& call) {
-  return Launch(stream, call.num_row_items, kRowThreads, 0, kLoaded<AttendRowItems<Element, kMaxDim>>, call);
+  return Launch(
+      stream, BlocksFor(call, call.num_row_items), kWarps * kWarpSize, 0,
+      call.special ? kLoaded<AttendRowItems<Rows<true>, 1>> : kLoaded<AttendRowItems<Rows<false>, kBlocksAtOnce>>,
+      call);
 }
 
-cudaError_t StartFp32(cudaStream_t stream, const DeviceCall& call) {
-  const int dim = call.head_dim > call.value_dim ? call.head_dim : call.value_dim;
-  if (dim <= 32) return Start<float, 32>(stream, call);
-  if (dim <= 64) return Start<float, 64>(stream, call);
-  if (dim <= 128) return Start<float, 128>(stream, call);
-  return Start<float, kMaxHeadDim>(stream, call);
-}
+template <int kMaxDim>
+struct Fp32 {
+  template <bool kSpecial>
+  using Rows = RowGather<kMaxDim, kSpecial>;
+};
+template <int kKeyParts, int kValueParts>
+struct Bf16 {
+  template <bool kSpecial>
+  using Rows = RowsMma<kKeyParts, kValueParts, kSpecial>;
+};
 
 }  // namespace
 
 cudaError_t AttendRows(cudaStream_t stream, const DeviceCall& call) {
-  if (call.head_dim > kMaxHeadDim || call.value_dim > kMaxHeadDim) return cudaErrorInvalidValue;
-  if (call.k16 == nullptr) return StartFp32(stream, call);
-  if (call.head_dim > 128 || call.value_dim > 128) return Start<__nv_bfloat16, kMaxHeadDim>(stream, call);
-  return StartGroups(stream, call);
+  const int dim = call.head_dim > call.value_dim ? call.head_dim : call.value_dim;
+  if (dim > kMaxHeadDim) return cudaErrorInvalidValue;
+  if (call.k16 != nullptr) {
+    if (call.head_dim <= 32 && dim <= 64) return Start<Bf16<1, 1>::Rows, 6>(stream, call);
+    if (dim <= 64) return Start<Bf16<2, 1>::Rows, 6>(stream, call);
+    if (dim <= 128) return Start<Bf16<4, 2>::Rows, 3>(stream, call);
+    return Start<Bf16<8, 4>::Rows, 2>(stream, call);
+  }
+  if (dim <= 32) return Start<Fp32<32>::Rows, 6>(stream, call);
+  if (dim <= 64) return Start<Fp32<64>::Rows, 5>(stream, call);
+  if (dim <= 128) return Start<Fp32<128>::Rows, 5>(stream, call);
+  return Start<Fp32<kMaxHeadDim>::Rows, 4>(stream, call);
 }
 
 }  // namespace edgewise::cuda

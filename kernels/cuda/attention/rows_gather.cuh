@@ -1,4 +1,4 @@
-// Attention of one row over its edges: a warp takes their keys and fetches what is there.
+// Attention of a row over its edges, in float32.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_GATHER_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_GATHER_CUH_
 
@@ -6,184 +6,196 @@
 
 namespace edgewise::cuda {
 
-// A warp that attends over rows of an item, one after the other. The threads form groups, each of which takes one edge
-// at a time; a thread of a group holds the same elements of all keys and values. Edge e of a row is taken by the same
-// group in the same step whatever other rows there are, and groups are added up in a fixed order. For each row:
-//   1. RowEdges::Take writes the next keys to `list`.
-//   2. AttendBatch scores kBatch edges, raises the largest score and adds the weighted values.
-//   3. MergeGroups adds up the groups, Store writes the normalised sums.
-template <typename Element, int kMaxDim>
+// A warp that attends over rows of an item, one after the other, kBatch edges at a time, of which each thread has one:
+//   1. Score: kKeyLanes threads read a key together and share the sum of its products, some keys at once. As many steps
+//      later a thread has that many parts of sums, and the threads give each other those that are not of their own
+//      edge.
+//   2. Weights are relative to a score that is raised rarely (RowSoftmax); shared memory passes them on.
+//   3. Add: kValueLanes threads read a value together, kAhead values one after the other, and sum up its columns.
+// kSpecial: there may be biases, or edges that count more than once; calls for them take registers.
+template <int kMaxDim, bool kSpecial>
 class RowGather {
  public:
-  // Keys of a warp in shared memory: those of a step and those that are left over of the one before.
-  static constexpr int kListed = RowEdges::kMostKeys + kWarpSize;
+  using Element = float;
+  static constexpr int kBatch = kWarpSize;
+  struct Shared {  // of a warp
+    alignas(16) uint32_t list[RowEdges::kMostKeys + kBatch];
+    alignas(16) float weights[kBatch];
+  };
 
-  __device__ RowGather(const RowOperands<Element>& operands, double tau, uint32_t* list)
+  __device__ RowGather(const RowOperands<Element>& operands, Shared& shared)
       : operands_(operands),
-        list_(list),
-        tau_(tau),
-        multi_(HasMultiplicity(operands.problem)),
-        special_(multi_ || operands.biased),
-        lane_(ThisThread() % kWarpSize),
-        group_(lane_ / kLanes),
-        column_(lane_ % kLanes * kSize) {}
+        shared_(shared),
+        lane_(static_cast<int>(threadIdx.x % kWarpSize)),
+        edge_(lane_ % kKeyLanes * kKeys + lane_ / kKeyLanes) {
+    const DeviceCall& call = operands.call;
+    // Columns beyond the head's are read from its last ones, and not used.
+#pragma unroll
+    for (int c = 0; c < kKeyVectors; ++c) keys_[c] = operands.k + min(KeyColumn(c), call.head_dim - 4);
+#pragma unroll
+    for (int r = 0; r < kValueVectors; ++r) values_[r] = operands.v + min(ValueColumn(r), call.value_dim - 4);
+  }
 
   // False: the problem has been cancelled.
   __device__ bool Attend(int row) {
-    row_ = row;
-    state_ = {};
+    const RowEdges edges(operands_.call, operands_.problem, operands_.item, operands_.item.first_query + row);
+    if (!edges.here()) return true;
     const float* q = operands_.Query(row);
 #pragma unroll
-    for (int r = 0; r < kRepeat; ++r) {
-#pragma unroll
-      for (int c = 0; c < kSize; ++c) {
-        const int column = column_ + r * kLanes * kSize + c;
-        query_[r][c] = column < operands_.call.head_dim ? q[column] * operands_.score_scale : 0.0f;
-        value_[r][c] = 0.0f;
-      }
+    for (int c = 0; c < kKeyVectors; ++c) {
+      query_[c] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      if (KeyColumn(c) >= operands_.call.head_dim) continue;
+      query_[c] = __ldg(reinterpret_cast<const float4*>(q + KeyColumn(c)));
+      Scale(operands_.score_scale, query_[c]);
     }
-    const RowEdges edges(operands_.call, operands_.problem, operands_.item, operands_.item.first_query + row);
-    const int32_t count = ForBatches<kBatch>(operands_.problem, edges, list_, [&](int begin, int size, int32_t place) {
-      AttendBatch(edges, begin, size, place);
-    });
-    if (count < 0) return false;
-    MergeGroups();
-    Store(count > 0);
+#pragma unroll
+    for (int r = 0; r < kValueVectors; ++r) sums_[r] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    softmax_ = {};
+    const int32_t edge_count =
+        ForBatches<kBatch>(operands_.problem, edges, shared_.list,
+                           [&](int begin, int count, int32_t place) { AttendBatch(edges, row, begin, count, place); });
+    if (edge_count < 0) return false;
+    Store(row, softmax_.Normalizer<1>(edge_count > 0));
     return true;
   }
 
  private:
-  using Vector = RowVector<Element>;
-  static constexpr int kSize = Vector::kSize;
-  static constexpr int kLanes = kMaxDim / kSize < kWarpSize ? kMaxDim / kSize : kWarpSize;  // of a group
-  static constexpr int kRepeat = kMaxDim / (kSize * kLanes);                                // vectors of a thread
-  static constexpr int kGroups = kWarpSize / kLanes;
-  static constexpr int kUnroll = kRepeat > 1 ? 2 : 4;  // edges of a group in flight
-  static constexpr int kBatch = kGroups * kUnroll;     // edges of a warp in flight
-  static_assert(kBatch <= kWarpSize && kLanes * kRepeat * kSize == kMaxDim);
+  static constexpr int kKeyLanes = kMaxDim <= 64 ? 4 : kMaxDim / 16;  // that share a key
+  static constexpr int kKeyVectors = kMaxDim / (4 * kKeyLanes);       // of a thread
+  static constexpr int kKeys = kWarpSize / kKeyLanes;                 // of a step
+  static constexpr int kSteps = 2;                                    // at once
+  static constexpr int kValueLanes = kMaxDim / 4 < kWarpSize ? kMaxDim / 4 : kWarpSize;
+  static constexpr int kValueVectors = kMaxDim / (4 * kValueLanes);
+  static constexpr int kGroups = kWarpSize / kValueLanes;
+  static constexpr int kAhead = kGroups > 2 || kValueVectors > 1 ? 4 : 8;  // values of a group on their way
+  static_assert(kBatch % (kGroups * kAhead) == 0);
 
-  // Attends over edges begin..begin + kBatch - 1 of the list, the first of which is edge `place` of the row. Edges
-  // beyond the list's end weigh nothing.
-  __device__ void AttendBatch(const RowEdges& edges, int begin, int size, int32_t place) {
-    typename Vector::Raw keys[kUnroll][kRepeat], values[kUnroll][kRepeat];
-    // A thread looks up the multiplicity and bias of one edge of the batch for the edge's group.
-    float own_count = 1.0f, own_bias = 0.0f;  // multiplicity; added to the score
-    if (special_ && lane_ < kBatch) {
-      const int mine = min(lane_, size - 1 - begin);
-      const uint32_t entry = list_[begin + mine];
-      if (multi_) own_count = static_cast<float>(edges.Multiplicity(entry, place + mine, tau_));
-      if (operands_.biased) own_bias = operands_.Bias(row_, static_cast<int32_t>(entry & ~kParallelFlag));
+  __device__ int KeyColumn(int c) const { return 4 * (lane_ % kKeyLanes + c * kKeyLanes); }
+  __device__ int ValueColumn(int r) const { return 4 * (lane_ % kValueLanes + r * kValueLanes); }
+  __device__ static uint32_t Key(uint32_t entry) { return kSpecial ? entry & ~kParallelFlag : entry; }
+  __device__ static void Scale(float factor, float4& x) {
+    x = make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
+  }
+
+  __device__ void AttendBatch(const RowEdges& edges, int row, int begin, int count, int32_t place) {
+    float score = Score(shared_.list + begin, count), times = 1.0f;
+    if constexpr (kSpecial) {
+      float bias = 0.0f;
+      if (edge_ < count) operands_.LookUp(edges, row, shared_.list[begin + edge_], place + edge_, bias, times);
+      score += bias;
     }
+    if (edge_ >= count) score = -INFINITY;
+    softmax_.Raise<1>(score, [&](float factor) {
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const uint32_t entry = list_[min(begin + u * kGroups + group_, size - 1)];
-      const int64_t key = entry & ~kParallelFlag;
-      Fetch(operands_.k + key * operands_.k_stride, operands_.call.head_dim, keys[u]);
-      Fetch(operands_.v + key * operands_.v_stride, operands_.call.value_dim, values[u]);
-    }
-    float score[kUnroll];
-    float largest = -INFINITY;
+      for (int r = 0; r < kValueVectors; ++r) Scale(factor, sums_[r]);
+    });
+    __syncwarp(kWholeWarp);  // the weights before these have been read
+    shared_.weights[edge_] = softmax_.Weight(score, times);
+    __syncwarp(kWholeWarp);
+#pragma unroll 1
+    for (int first = 0; first < count; first += kGroups * kAhead) Add(shared_.list + begin, first);
+  }
+
+  // <q, k> of the thread's edge.
+  __device__ float Score(const uint32_t* list, int count) const {
+    float sums[kKeyLanes];  // the thread's parts
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      score[u] = Score(keys[u]);
-      if (special_) score[u] += __shfl_sync(kWholeWarp, own_bias, u * kGroups + group_);
-      if (begin + u * kGroups + group_ >= size) score[u] = -INFINITY;
-      largest = fmaxf(largest, score[u]);
-    }
-    const float factor = state_.Raise(largest);
-    state_.sum *= factor;
+    for (int step = 0; step < kKeyLanes; step += kSteps) {
+      sums[step] = sums[step + 1] = 0.0f;
+      if (step * kKeys >= count) continue;
+      float4 keys[kSteps][kKeyVectors];
 #pragma unroll
-    for (int r = 0; r < kRepeat; ++r) {
+      for (int s = 0; s < kSteps; ++s) {
+        const uint32_t key = Key(list[(step + s) * kKeys + lane_ / kKeyLanes]);
 #pragma unroll
-      for (int c = 0; c < kSize; ++c) value_[r][c] *= factor;
-    }
+        for (int c = 0; c < kKeyVectors; ++c) keys[s][c] = LoadOfRow<float4>(keys_[c], key, operands_.k_stride);
+      }
+      if (operands_.call.head_dim != kMaxDim) {  // 0 times what is not finite would be NaN
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      float weight = state_.Weight(score[u]);
-      if (special_) weight *= __shfl_sync(kWholeWarp, own_count, u * kGroups + group_);
-      state_.sum += weight;
+        for (int c = 0; c < kKeyVectors; ++c) {
+          if (KeyColumn(c) >= operands_.call.head_dim) keys[0][c] = keys[1][c] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
+      }
 #pragma unroll
-      for (int r = 0; r < kRepeat; ++r) {
-        float part[kSize];
-        Vector::Unpack(values[u][r], part);
+      for (int s = 0; s < kSteps; ++s) {
 #pragma unroll
-        for (int c = 0; c < kSize; ++c) value_[r][c] = fmaf(weight, part[c], value_[r][c]);
+        for (int c = 0; c < kKeyVectors; ++c) {
+          const float4 &q = query_[c], &k = keys[s][c];
+          sums[step + s] = fmaf(q.w, k.w, fmaf(q.z, k.z, fmaf(q.y, k.y, fmaf(q.x, k.x, sums[step + s]))));
+        }
       }
     }
-  }
-
-  __device__ void Fetch(const Element* row, int dim, typename Vector::Raw* to) const {
 #pragma unroll
-    for (int r = 0; r < kRepeat; ++r) {
-      const int column = column_ + r * kLanes * kSize;
-      to[r] = column < dim ? Vector::Load(row + column) : Vector::Zero();
+    for (int half = kKeyLanes / 2; half > 0; half /= 2) {
+      const bool upper = (lane_ & half) != 0;
+#pragma unroll
+      for (int i = 0; i < kKeyLanes / 2; ++i) {
+        if (i >= half) continue;
+        const float given = upper ? sums[i] : sums[i + half];
+        sums[i] = (upper ? sums[i + half] : sums[i]) + __shfl_xor_sync(kWholeWarp, given, half);
+      }
     }
+    return sums[0];
   }
 
-  // <q, k> of the group's key, the same in all of its threads.
-  __device__ float Score(const typename Vector::Raw* key) const {
-    float sum = 0.0f;
+  // Adds the weighted values of kGroups * kAhead edges of the batch.
+  __device__ void Add(const uint32_t* list, int first) {
+    first += lane_ / kValueLanes * kAhead;
+    float4 values[kAhead][kValueVectors];
 #pragma unroll
-    for (int r = 0; r < kRepeat; ++r) {
-      float part[kSize];
-      Vector::Unpack(key[r], part);
+    for (int i = 0; i < kAhead; i += 4) {
+      const uint4 entries = *reinterpret_cast<const uint4*>(list + first + i);
 #pragma unroll
-      for (int c = 0; c < kSize; ++c) sum = fmaf(query_[r][c], part[c], sum);
+      for (int e = 0; e < 4; ++e) {
+#pragma unroll
+        for (int r = 0; r < kValueVectors; ++r) {
+          values[i + e][r] = LoadOfRow<float4>(values_[r], Key((&entries.x)[e]), operands_.v_stride);
+        }
+      }
     }
 #pragma unroll
-    for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
-    return sum;
-  }
-
-  // Afterwards all groups have the sum over groups.
-  __device__ void MergeGroups() {
+    for (int i = 0; i < kAhead; i += 4) {
+      const float4 weights = *reinterpret_cast<const float4*>(shared_.weights + first + i);
 #pragma unroll
-    for (int step = kLanes; step < kWarpSize; step *= 2) {
-      OnlineSoftmax other;
-      other.largest = __shfl_xor_sync(kWholeWarp, state_.largest, step);
-      other.sum = __shfl_xor_sync(kWholeWarp, state_.sum, step);
-      const MergedSoftmax merged = Merge(state_, other);
-      state_ = merged.state;
+      for (int e = 0; e < 4; ++e) {
+        const float weight = (&weights.x)[e];
 #pragma unroll
-      for (int r = 0; r < kRepeat; ++r) {
-#pragma unroll
-        for (int c = 0; c < kSize; ++c) {
-          const float theirs = __shfl_xor_sync(kWholeWarp, value_[r][c], step);
-          value_[r][c] = value_[r][c] * merged.of_first + theirs * merged.of_second;
+        for (int r = 0; r < kValueVectors; ++r) {
+          const float4& v = values[i + e][r];
+          float4& sum = sums_[r];
+          sum = make_float4(fmaf(weight, v.x, sum.x), fmaf(weight, v.y, sum.y), fmaf(weight, v.z, sum.z),
+                            fmaf(weight, v.w, sum.w));
         }
       }
     }
   }
 
-  // Writes the normalised sums.
-  __device__ void Store(bool has_edges) const {
-    if (group_ != 0) return;
-    const DeviceCall& call = operands_.call;
-    const DeviceProblem& problem = operands_.problem;
-    const float normalizer = state_.Normalizer(has_edges);
-    float* out = call.out +
-                 (problem.out_row + operands_.item.first_query + row_ - problem.first_query) * call.out_stride +
-                 static_cast<int64_t>(operands_.item.head) * call.value_dim;
+  __device__ void Store(int row, float normalizer) {
 #pragma unroll
-    for (int r = 0; r < kRepeat; ++r) {
+    for (int r = 0; r < kValueVectors; ++r) {
+      float4 sum = sums_[r];
 #pragma unroll
-      for (int c = 0; c < kSize; ++c) {
-        const int column = column_ + r * kLanes * kSize + c;
-        if (column < call.value_dim) out[column] = value_[r][c] * normalizer;
+      for (int step = kValueLanes; step < kWarpSize; step *= 2) {
+        sum.x += __shfl_xor_sync(kWholeWarp, sum.x, step);
+        sum.y += __shfl_xor_sync(kWholeWarp, sum.y, step);
+        sum.z += __shfl_xor_sync(kWholeWarp, sum.z, step);
+        sum.w += __shfl_xor_sync(kWholeWarp, sum.w, step);
       }
+      Scale(normalizer, sum);
+      if (lane_ >= kValueLanes || ValueColumn(r) >= operands_.call.value_dim) continue;
+      *reinterpret_cast<float4*>(operands_.Out(row) + ValueColumn(r)) = sum;
     }
   }
 
   const RowOperands<Element>& operands_;
-  uint32_t* const list_;  // of the warp, in shared memory [kListed]: keys, ascending
-  const double tau_;
-  const bool multi_, special_;  // edges may count more than once; that, or biases
-  const int lane_, group_;
-  const int column_;  // first of the thread's elements
-  int row_ = 0;
-  OnlineSoftmax state_;  // of the group's edges
-  float query_[kRepeat][kSize];
-  float value_[kRepeat][kSize];
+  Shared& shared_;
+  const int lane_;
+  const int edge_;                    // of a batch, which the thread has
+  const Element* keys_[kKeyVectors];  // the thread's columns of key 0
+  const Element* values_[kValueVectors];
+  float4 query_[kKeyVectors];
+  RowSoftmax softmax_;
+  float4 sums_[kValueVectors];
 };
 
 }  // namespace edgewise::cuda

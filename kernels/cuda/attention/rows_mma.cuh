@@ -1,4 +1,4 @@
-// Attention of neighbouring rows over their edges with tensor cores; precision bf16.
+// Attention of a row over its edges with tensor cores; precision bf16.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_MMA_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_MMA_CUH_
 
@@ -7,235 +7,223 @@
 
 namespace edgewise::cuda {
 
-// A warp that attends over up to kRows rows, one after the other, kBatch edges at a time:
-//   1. Fetch loads the keys and values of a batch as they are operands of products. Columns are taken in another order
-//      than they lie, the same for queries and keys, so that loads are of 16 bytes.
-//   2. Score multiplies the keys by all queries of the warp; those of the row are scores, the others are not looked at.
-//   3. Weigh turns scores into weights, relative to a score that is raised where one is more than kHeadroom above it.
-//   4. Add multiplies the transposed values by the weights: those of other rows are 0.
-// So a row's result depends on its own edges alone: on their batches, which begin with the row. Only a value that is
-// not finite reaches the others, as 0 times it; Attend says so, and the caller takes the rows one at a time.
+// A warp that attends over rows of an item, one after the other, kBatch edges at a time. The 16 bytes that a thread
+// loads are an operand A of a product as they are; B holds the numbers of one row, laid out for it. With g = lane / 4,
+// t = lane % 4, and lines of A for what PTX calls its rows:
+//   1. Fetch: of the keys of edges 2g and 2g + 1 columns 8 (t + 4 part).., of the values of edges 4t to 4t + 3 columns
+//      8g + 64 part...
+//   2. Score: words x and z of a key are in line g, y and w in line g + 8. B has the query's numbers for x and z in its
+//      even columns, those for y and w in its odd ones: every thread of a group gets both parts of the score.
+//   3. Weights: relative to a score that is raised rarely (RowSoftmax).
+//   4. Add: the words of a value are two columns of the sum each. B has the weight at four places, so that its column 0
+//      sums up the low halves of x and y, 1 the high halves, 2 and 3 those of z and w.
+// Zero times what is not finite is NaN: a value reaches 4 columns of the row, and a key's columns that are read in
+// place of those beyond the head's reach the score. A row that is not finite is attended to again without them, and the
+// columns of such values become NaN.
 //
 // kKeyParts: of 32 columns of queries and keys. kValueParts: of 64 columns of values. kSpecial: there may be biases, or
 // edges that count more than once; calls for them take registers.
 template <int kKeyParts, int kValueParts, bool kSpecial>
 class RowsMma {
  public:
-  static constexpr int kRows = 8, kBatch = 16;
-  static constexpr int kListed = RowEdges::kMostKeys + kBatch;  // keys of a warp in shared memory
-
-  __device__ RowsMma(const RowOperands<__nv_bfloat16>& operands, double tau, uint32_t* list)
-      : operands_(operands),
-        list_(list),
-        tau_(tau),
-        multi_(HasMultiplicity(operands.problem)),
-        group_(static_cast<int>(threadIdx.x) % kWarpSize / 4),
-        thread_(static_cast<int>(threadIdx.x) % 4) {}
-
-  enum class End { kStored, kCancelled, kNotFinite };
-
-  // Rows first..first + rows - 1 of the item. kNotFinite: nothing is stored; of several rows only.
-  __device__ End Attend(int first, int rows) {
-    LoadQueries(first, rows);
-#pragma unroll 1
-    for (row_ = 0; row_ < rows; ++row_) {
-      if (!AttendRow(first + row_)) return End::kCancelled;
-    }
-    bool finite = true;
-#pragma unroll
-    for (int i = 0; i < kSums; ++i) finite &= isfinite(sums_[i] * normalizer_[i % 2]);
-    if (!__all_sync(kWholeWarp, finite || rows == 1)) return End::kNotFinite;
-    Store(first, rows);
-    return End::kStored;
-  }
-
- private:
-  static constexpr float kHeadroom = 16.0f;  // weights are at most 2^16
-  static constexpr int kSums = 16 * kValueParts;
-
-  struct Batch {
-    uint4 k[2][kKeyParts];    // of edges group and group + 8, columns from 8 * (thread + 4 * part) on
-    uint4 v[4][kValueParts];  // of edges 2 thread, 2 thread + 1, and those + 8, columns from 8 * group + 64 * part on
+  using Element = __nv_bfloat16;
+  static constexpr int kBatch = 16;
+  struct Shared {  // of a warp
+    alignas(16) uint32_t list[RowEdges::kMostKeys + kBatch];
   };
 
-  __device__ void LoadQueries(int first, int rows) {
-    const float* q = operands_.Query(first + min(group_, rows - 1));
+  __device__ RowsMma(const RowOperands<Element>& operands, Shared& shared)
+      : operands_(operands),
+        list_(shared.list),
+        lane_(static_cast<int>(threadIdx.x % kWarpSize)),
+        group_(lane_ / 4),
+        thread_(lane_ % 4) {
+    const DeviceCall& call = operands.call;
+    // Columns beyond the head's are read from its last ones, and not used.
 #pragma unroll
-    for (int part = 0; part < kKeyParts; ++part) {
-      const int column = 8 * (thread_ + 4 * part);
-      const bool here = column < operands_.call.head_dim;
+    for (int part = 0; part < kKeyParts; ++part) keys_[part] = operands.k + min(KeyColumn(part), call.head_dim - 8);
 #pragma unroll
-      for (int pair = 0; pair < 4; ++pair) {
-        query_[part][pair] = here ? PackBf16(q[column + 2 * pair], q[column + 2 * pair + 1]) : 0;
-      }
+    for (int part = 0; part < kValueParts; ++part) {
+      values_[part] = operands.v + min(8 * group_ + 64 * part, call.value_dim - 8);
     }
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) sums_[i] = 0.0f;
-    normalizer_[0] = normalizer_[1] = 0.0f;
+    for (int b = 0; b < 2; ++b) {  // the low half of a word becomes the low or high half, or none
+      pick_[b] = group_ == 2 * b ? 0x4410 : group_ == 2 * b + 1 ? 0x1044 : 0x4444;
+    }
   }
 
   // False: the problem has been cancelled.
-  __device__ bool AttendRow(int row) {
+  __device__ bool Attend(int row) {
     const RowEdges edges(operands_.call, operands_.problem, operands_.item, operands_.item.first_query + row);
-    unit_ = limit_ = -INFINITY;
-    sum_ = 0.0f;
-    const int32_t count = ForBatches<kBatch>(operands_.problem, edges, list_, [&](int begin, int size, int32_t place) {
-      AttendBatch(edges, row, begin, min(size - begin, kBatch), place);
-    });
-    if (count < 0) return false;
+    if (!edges.here()) return true;
+    LoadQuery(row);
+#pragma unroll 1
+    for (again_ = false;; again_ = true) {
+      softmax_ = {};
 #pragma unroll
-    for (int step = 4; step < kWarpSize; step *= 2) sum_ += __shfl_xor_sync(kWholeWarp, sum_, step);
-    if (!Mine() || count == 0) return true;
-    const float normalizer = sum_ > 0.0f ? 1.0f / sum_ : NAN;
-    if (row_ % 2 == 0) {
-      normalizer_[0] = normalizer;
-    } else {
-      normalizer_[1] = normalizer;
+      for (int part = 0; part < kValueParts; ++part) {
+        bad_[part] = 0;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sums_[part][i / 4][i % 4] = 0.0f;
+      }
+      const int32_t edge_count = ForBatches<kBatch>(
+          operands_.problem, edges, list_,
+          [&](int begin, int count, int32_t place) { AttendBatch(edges, row, begin, count, place); });
+      if (edge_count < 0) return false;
+      bool finite = true;
+#pragma unroll
+      for (int part = 0; part < kValueParts; ++part) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          sums_[part][0][i] += sums_[part][1][i];
+          finite &= isfinite(sums_[part][0][i]);
+        }
+      }
+      if (again_ || __all_sync(kWholeWarp, finite)) {
+        Store(row, softmax_.Normalizer<4>(edge_count > 0));
+        return true;
+      }
     }
-    return true;
   }
 
-  // The thread has scores, weights and sums of the row.
-  __device__ bool Mine() const { return thread_ == row_ / 2; }
+ private:
+  struct Batch {
+    uint4 k[2][kKeyParts];
+    uint4 v[4][kValueParts];
+  };
+
+  __device__ int KeyColumn(int part) const { return 8 * (thread_ + 4 * part); }
+
+  __device__ void LoadQuery(int row) {
+    const float* q = operands_.Query(row) + group_ % 2 * 2;
+#pragma unroll
+    for (int part = 0; part < kKeyParts; ++part) {
+      const int column = KeyColumn(part);
+      const bool here = column < operands_.call.head_dim;
+#pragma unroll
+      for (int b = 0; b < 2; ++b) query_[part][b] = here ? PackBf16(q[column + 4 * b], q[column + 4 * b + 1]) : 0;
+    }
+  }
 
   __device__ void AttendBatch(const RowEdges& edges, int row, int begin, int count, int32_t place) {
     Batch batch;
-    Fetch(list_ + begin, count, batch);
-    float score[2];
-    Score(batch, score);
-    float times[2] = {1.0f, 1.0f};
+    Fetch(begin, batch);
+    float score[2], bias[2] = {}, times[2] = {1.0f, 1.0f};
+    if constexpr (kSpecial) {  // threads 2g and 2g + 1 of a group look their edges up for it
+      const int edge = 2 * group_ + thread_ % 2;
+      float own_bias = 0.0f, own_times = 1.0f;
+      if (thread_ < 2 && edge < count) {
+        operands_.LookUp(edges, row, list_[begin + edge], place + edge, own_bias, own_times);
+      }
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int edge = group_ + 8 * half;
-      const bool valid = Mine() && edge < count;
-      score[half] = valid ? score[half] * operands_.score_scale : -INFINITY;
-      if (!kSpecial || !valid) continue;
-      const uint32_t flagged = list_[begin + edge];
-      if (operands_.biased) score[half] += operands_.Bias(row, static_cast<int32_t>(flagged & ~kParallelFlag));
-      if (multi_) times[half] = static_cast<float>(edges.Multiplicity(flagged, place + edge, tau_));
+      for (int e = 0; e < 2; ++e) {
+        bias[e] = __shfl_sync(kWholeWarp, own_bias, 4 * group_ + e);
+        times[e] = __shfl_sync(kWholeWarp, own_times, 4 * group_ + e);
+      }
     }
-    if (__any_sync(kWholeWarp, score[0] > limit_ || score[1] > limit_)) Raise(fmaxf(score[0], score[1]));
-    const float unit = unit_ == -INFINITY ? 0.0f : unit_;
-    const float weight[2] = {Exp2(score[0] - unit) * times[0], Exp2(score[1] - unit) * times[1]};
-    sum_ += weight[0] + weight[1];
-    Add(batch, weight);
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      float s[4] = {};
+#pragma unroll
+      for (int part = 0; part < kKeyParts; ++part) MmaBf16(s, &batch.k[e][part].x, query_[part]);
+      score[e] = (s[0] + s[3]) * operands_.score_scale;
+      if constexpr (kSpecial) score[e] += bias[e];
+      if (2 * group_ + e >= count) score[e] = -INFINITY;
+    }
+    softmax_.Raise<4>(fmaxf(score[0], score[1]), [&](float factor) {
+#pragma unroll
+      for (int i = 0; i < 8 * kValueParts; ++i) sums_[i / 8][i / 4 % 2][i % 4] *= factor;
+    });
+    const float first = softmax_.Weight(score[0], times[0]);
+    Add(batch, PackBf16(first, softmax_.Weight(score[1], times[1])));
   }
 
-  __device__ void Fetch(const uint32_t* list, int count, Batch& batch) const {
-    const DeviceCall& call = operands_.call;
+  __device__ void Fetch(int begin, Batch& batch) {
+    const auto key = [](uint32_t entry) { return kSpecial ? entry & ~kParallelFlag : entry; };
+    const uint2 of_keys = *reinterpret_cast<const uint2*>(list_ + begin + 2 * group_);
+    const uint4 of_values = *reinterpret_cast<const uint4*>(list_ + begin + 4 * thread_);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int edge = group_ + 8 * half;
-      const int64_t key = list[min(edge, count - 1)] & ~kParallelFlag;
-      const __nv_bfloat16* from = operands_.k + key * operands_.k_stride;
+    for (int e = 0; e < 2; ++e) {
 #pragma unroll
       for (int part = 0; part < kKeyParts; ++part) {
-        const int column = 8 * (thread_ + 4 * part);
-        batch.k[half][part] = Load(from + column, edge < count && column < call.head_dim);
+        batch.k[e][part] = LoadOfRow<uint4>(keys_[part], key((&of_keys.x)[e]), operands_.k_stride);
       }
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int edge = 2 * thread_ + i % 2 + i / 2 * 8;
-      const int64_t key = list[min(edge, count - 1)] & ~kParallelFlag;
-      const __nv_bfloat16* from = operands_.v + key * operands_.v_stride;
+    for (int e = 0; e < 4; ++e) {
 #pragma unroll
       for (int part = 0; part < kValueParts; ++part) {
-        const int column = 8 * group_ + 64 * part;
-        batch.v[i][part] = Load(from + column, edge < count && column < call.value_dim);
+        batch.v[e][part] = LoadOfRow<uint4>(values_[part], key((&of_values.x)[e]), operands_.v_stride);
       }
     }
-  }
-  __device__ static uint4 Load(const __nv_bfloat16* from, bool here) {
-    return here ? __ldg(reinterpret_cast<const uint4*>(from)) : make_uint4(0, 0, 0, 0);
+    if (again_) LeaveOut(batch);
   }
 
-  // <q, k> of edges group and group + 8, in the threads that have the row.
-  __device__ void Score(const Batch& batch, float (&score)[2]) const {
-    float s[2][4] = {};
+  // Zeros for columns beyond the head's, and for values that are not finite, of which bad_ takes note: bit 2 w + h of
+  // half h of word w.
+  __device__ void LeaveOut(Batch& batch) {
 #pragma unroll
     for (int part = 0; part < kKeyParts; ++part) {
-      const uint4 &upper = batch.k[0][part], &lower = batch.k[1][part];
-      const uint32_t first[4] = {upper.x, lower.x, upper.y, lower.y}, second[4] = {upper.z, lower.z, upper.w, lower.w};
-      MmaBf16(s[0], first, query_[part]);
-      MmaBf16(s[1], second, query_[part] + 2);
+      if (KeyColumn(part) >= operands_.call.head_dim) batch.k[0][part] = batch.k[1][part] = make_uint4(0, 0, 0, 0);
     }
-    const bool odd = row_ % 2 != 0;
-    score[0] = odd ? s[0][1] + s[1][1] : s[0][0] + s[1][0];
-    score[1] = odd ? s[0][3] + s[1][3] : s[0][2] + s[1][2];
-  }
-
-  // By the largest score of the batch.
-  __device__ void Raise(float score) {
 #pragma unroll
-    for (int step = 4; step < kWarpSize; step *= 2) score = fmaxf(score, __shfl_xor_sync(kWholeWarp, score, step));
-    if (!(score > limit_)) return;
-    const float factor = Exp2(unit_ - score);
-    unit_ = score;
-    limit_ = score + kHeadroom;
-    sum_ *= factor;
-#pragma unroll
-    for (int i = 0; i < kSums; ++i) {
-      if (i % 2 == row_ % 2) sums_[i] *= factor;
+    for (int i = 0; i < 32 * kValueParts; ++i) {
+      const int part = i / 32, word = i % 4, half = i / 4 % 2;
+      uint32_t& x = (&batch.v[i / 8 % 4][part].x)[word];
+      if ((x >> (16 * half) & 0x7F80u) != 0x7F80u) continue;
+      x &= half == 0 ? 0xFFFF0000u : 0xFFFFu;
+      bad_[part] |= 1u << (2 * word + half);
     }
   }
 
-  __device__ void Add(const Batch& batch, const float (&weight)[2]) {
-    const bool odd = row_ % 2 != 0;
-    uint32_t weights[2];
+  // `weights`: of edges 2g and 2g + 1.
+  __device__ void Add(const Batch& batch, uint32_t weights) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float w = Mine() ? weight[half] : 0.0f;
-      weights[half] = Transposed(odd ? PackBf16(0.0f, w) : PackBf16(w, 0.0f));
-    }
+    for (int pair = 0; pair < 2; ++pair) {
+      const uint32_t two = __shfl_sync(kWholeWarp, weights, 8 * thread_ + 4 * pair);
 #pragma unroll
-    for (int part = 0; part < kValueParts; ++part) {
-      const uint32_t* v[4];
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t b[2] = {__byte_perm(two >> (16 * half), 0, pick_[0]),
+                               __byte_perm(two >> (16 * half), 0, pick_[1])};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) v[i] = &batch.v[i][part].x;
-#pragma unroll
-      for (int m = 0; m < 4; ++m) {
-        const uint32_t operand[4] = {__byte_perm(v[0][m], v[1][m], 0x5410), __byte_perm(v[0][m], v[1][m], 0x7632),
-                                     __byte_perm(v[2][m], v[3][m], 0x5410), __byte_perm(v[2][m], v[3][m], 0x7632)};
-        MmaBf16(sums_ + 16 * part + 4 * m, operand, weights);
-      }
-    }
-  }
-
-  // Sum 16 part + 4 m + 2 h + c is column 64 part + 8 group + 2 m + h of row 2 thread + c.
-  __device__ void Store(int first, int rows) const {
-    const DeviceCall& call = operands_.call;
-    const DeviceProblem& problem = operands_.problem;
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const int row = 2 * thread_ + c;
-      if (row >= rows) continue;
-      float* out =
-          call.out +
-          (problem.out_row + operands_.item.first_query + first + row - problem.first_query) * call.out_stride +
-          static_cast<int64_t>(operands_.item.head) * call.value_dim;
-#pragma unroll
-      for (int part = 0; part < kValueParts; ++part) {
-        const int column = 64 * part + 8 * group_;
-        if (column >= call.value_dim) continue;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          out[column + i] = sums_[16 * part + 4 * (i / 2) + 2 * (i % 2) + c] * normalizer_[c];
+        for (int part = 0; part < kValueParts; ++part) {
+          MmaBf16(sums_[part][half], &batch.v[2 * pair + half][part].x, b);
         }
       }
     }
   }
 
-  const RowOperands<__nv_bfloat16>& operands_;
-  uint32_t* const list_;  // of the warp, in shared memory [kListed]
-  const double tau_;
-  const bool multi_;
-  const int group_, thread_;
-  int row_ = 0;                   // of the warp's
-  float unit_, limit_, sum_;      // of the row: weights are relative to 2^unit; the thread's part of the sum
-  float normalizer_[2];           // of rows 2 thread and 2 thread + 1
-  uint32_t query_[kKeyParts][4];  // of row `group`
-  float sums_[kSums];
+  // Threads 0 and 1 of a group have four columns each.
+  __device__ void Store(int row, float normalizer) {
+    float* const out = operands_.Out(row);
+#pragma unroll
+    for (int part = 0; part < kValueParts; ++part) {
+      uint32_t bad = bad_[part];
+      if (again_) {  // sums 0 and 1 are of word x or z, sums 2 and 3 of y or w
+        bad |= __shfl_xor_sync(kWholeWarp, bad, 1);
+        bad |= __shfl_xor_sync(kWholeWarp, bad, 2);
+        bad >>= 4 * thread_;
+      }
+      const int column = 8 * group_ + 64 * part + 4 * thread_;
+      if (thread_ >= 2 || column >= operands_.call.value_dim) continue;
+      float sums[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[i] = (bad >> i & 1) != 0 ? NAN : sums_[part][0][i] * normalizer;
+      *reinterpret_cast<float4*>(out + column) = make_float4(sums[0], sums[1], sums[2], sums[3]);
+    }
+  }
+
+  const RowOperands<Element>& operands_;
+  uint32_t* const list_;
+  const int lane_, group_, thread_;
+  const Element* keys_[kKeyParts];  // the thread's columns of key 0
+  const Element* values_[kValueParts];
+  uint32_t pick_[2];
+  uint32_t query_[kKeyParts][2];
+  RowSoftmax softmax_;
+  float sums_[kValueParts][2][4];  // of edges of even and of odd number
+  bool again_;
+  uint32_t bad_[kValueParts];
 };
 
 }  // namespace edgewise::cuda

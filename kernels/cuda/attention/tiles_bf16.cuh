@@ -255,14 +255,14 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
   float sums[kValueDim / 8][4] = {};
   const auto start_keys = [&](int tile) {
     StartTile<kWarps, 2 * kSteps>(lists.keys[tile & 1],
-                                  call.k16 + problem.first_row * call.k16_stride + key_head * call.head_dim,
+                                  call.k16 + problem.first_row * call.k16_stride + key_head * call.k16_head_stride,
                                   call.k16_stride, call.head_dim, keys);
   };
   // Values are on their way while the scores are computed, the next keys while the values are summed.
   start_keys(span.first_tile);
   for (int tile = span.first_tile; tile * kTileKeys < range.item_most; ++tile) {
     StartTile<kWarps, kValueDim / 8>(lists.keys[tile & 1],
-                                     call.v16 + problem.first_row * call.v16_stride + key_head * call.value_dim,
+                                     call.v16 + problem.first_row * call.v16_stride + key_head * call.v16_head_stride,
                                      call.v16_stride, call.value_dim, values);
     LoadTileKeys<kWarps>(item, span, tile + 1, lists);
     const int seen = min(range.warp_most - tile * kTileKeys, kTileKeys);  // the same for all threads of a warp

@@ -33,7 +33,8 @@ class DenseItems {
     return {item.problem, item.head, item.first_query, item.queries, call.problems[item.problem].tokens};
   }
   __device__ static bool Skip(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item) {
-    return problem.kind == PatternKind::kDrawn && !IsDenseHead(call, problem, item.head);
+    if (problem.kind != PatternKind::kDrawn) return !IsFirstRound(call);
+    return !IsDenseHead(call, problem, item.head) || !HasBits(call, problem, item.head, item.first_query);
   }
 
   __device__ DenseItems(const DeviceCall& call, const TileItem& item, int warp)
@@ -41,9 +42,9 @@ class DenseItems {
         lane_(static_cast<int>(threadIdx.x) % kWarpSize),
         first_row_(warp * kWarpQueries),
         rows_(max(0, min(item.queries - first_row_, kWarpQueries))) {
-    const int32_t query = item.first_query + first_row_, slot = call.dense_items[blockIdx.x].slot;
-    if (slot >= 0) {
-      words_ = TileWords(call, problem_, call.slots[slot], query, 0, false);
+    const int32_t query = item.first_query + first_row_;
+    if (problem_.kind == PatternKind::kDrawn) {
+      words_ = TileWords(call, problem_, item.head, query, 0, false);
       return;
     }
     const int row = lane_ / 2;

@@ -79,21 +79,6 @@ __device__ inline void LoadMatrices(const __nv_bfloat16* row, uint32_t to[4]) {
 #endif
 }
 
-// A matrix [8, 8] of 16 bits transposed, by the 32 threads of a warp together: with g and t as above a thread gives
-// columns 2t and 2t + 1 of row g and gets rows 2t and 2t + 1 of column g. Low half first.
-__device__ inline uint32_t Transposed(uint32_t x) {
-#if defined(EDGEWISE_CUDA_EMULATED)
-  const int lane = emulator::Lane(), g = lane / 4, t = lane % 4;
-  const uint32_t low = __shfl_sync(0xFFFFFFFFu, x, 8 * t + g / 2),
-                 high = __shfl_sync(0xFFFFFFFFu, x, 8 * t + 4 + g / 2);
-  return (low >> (g % 2 * 16) & 0xFFFFu) | (high >> (g % 2 * 16) & 0xFFFFu) << 16;
-#else
-  uint32_t y;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-  return y;
-#endif
-}
-
 // Two floats as a pair of bf16, `low` in the low half.
 __device__ inline uint32_t PackBf16(float low, float high) {
   const __nv_bfloat16 l = __float2bfloat16_rn(low), h = __float2bfloat16_rn(high);

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 
 namespace edgewise::cuda {
 namespace {
@@ -86,7 +87,7 @@ std::optional<MembershipHalves> SplitIntoHalves(const MembershipParameters& para
   const auto d = static_cast<size_t>(parameters.head_dim), k = static_cast<size_t>(parameters.num_clusters);
   const auto rank = static_cast<size_t>(folded.rank);
   MembershipHalves halves;
-  SplitLayout& layout = halves.layout;
+  SplitLayout& layout = halves.call.layout;
   for (const int most : {2, 4, 8, 14}) {
     if (layout.most_steps == 0 && parameters.head_dim <= 16 * most) layout.most_steps = most;
   }
@@ -105,8 +106,8 @@ std::optional<MembershipHalves> SplitIntoHalves(const MembershipParameters& para
   if (!fits(hidden + clusters + floats)) return std::nullopt;
 
   View weight0 = {parameters.weight0.data(), d, d, 1, d, 1.0};
-  halves.hidden_exponent = weight0.Exponent();
-  weight0.scale = std::ldexp(1.0, halves.hidden_exponent);
+  halves.call.hidden_exponent = weight0.Exponent();
+  weight0.scale = std::ldexp(1.0, halves.call.hidden_exponent);
   Writer common;
   for (size_t step = 0; step < steps; ++step) {
     for (size_t tile = 0; tile < 2 * steps; ++tile) common.AddTile(weight0, step, tile);
@@ -114,14 +115,12 @@ std::optional<MembershipHalves> SplitIntoHalves(const MembershipParameters& para
   const std::vector<float> hidden_bias(parameters.bias0.begin(), parameters.bias0.end());
 
   for (const FoldedHead& head : folded.heads) {
-    HalvesOfHead& to = halves.heads.emplace_back();
     // Sigmoid(v) is 1 / (1 + 2^w), where w is v times this.
     constexpr double kSigmoidBase = -1.4426950408889634;
     View of_clusters = {head.clusters.data(), d, k, 1, d, kSigmoidBase};
     const int cluster_exponent = of_clusters.Exponent();
     of_clusters.scale = std::ldexp(kSigmoidBase, cluster_exponent);
-    const auto add_side = [&](const std::vector<float>& factor, MembershipBound bound, std::vector<uint4>& words,
-                              SplitHead& side) {
+    const auto add_side = [&](const std::vector<float>& factor, MembershipBound bound) {
       const auto own = static_cast<size_t>(head.factor.rank);
       View of_factor = {factor.data(), k, own, own, 1, 1.0};
       const int exponent = of_factor.Exponent();
@@ -161,22 +160,22 @@ std::optional<MembershipHalves> SplitIntoHalves(const MembershipParameters& para
       }
       writer.AddWords(used.data(), used.size());
       writer.words.insert(writer.words.end(), of_used.words.begin(), of_used.words.end());
-      words = std::move(writer.words);
       // Memberships are halves of m * 2^14.
-      side = {nullptr, static_cast<int32_t>(words.size()), cluster_exponent,
-              static_cast<float>(std::ldexp(1.0, -kLargestExponent - exponent)), bound};
-      halves.most_weights = std::max(halves.most_weights, side.size);
+      const SplitHead side = {std::ssize(halves.weights), static_cast<int32_t>(writer.words.size()), cluster_exponent,
+                              static_cast<float>(std::ldexp(1.0, -kLargestExponent - exponent)), bound};
+      halves.weights.insert(halves.weights.end(), writer.words.begin(), writer.words.end());
+      halves.heads.push_back(side);
+      halves.call.most_weights = std::max(halves.call.most_weights, side.size);
     };
     const BlockFactor& factor = head.factor;
-    add_side(factor.query, factor.semidefinite ? MembershipBound::kNorm : MembershipBound::kLargest, to.query,
-             to.query_side);
+    add_side(factor.query, factor.semidefinite ? MembershipBound::kNorm : MembershipBound::kLargest);
     if (factor.semidefinite) {
-      to.key_side = to.query_side;
+      halves.heads.push_back(halves.heads.back());
     } else {
-      add_side(factor.key, MembershipBound::kSum, to.key, to.key_side);
+      add_side(factor.key, MembershipBound::kSum);
     }
   }
-  if (!fits(static_cast<size_t>(halves.most_weights))) return std::nullopt;
+  if (!fits(static_cast<size_t>(halves.call.most_weights))) return std::nullopt;
   return halves;
 }
 

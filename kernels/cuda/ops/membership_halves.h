@@ -14,16 +14,11 @@
 
 namespace edgewise::cuda {
 
-struct HalvesOfHead {
-  std::vector<uint4> query, key;  // key empty: as query
-  SplitHead query_side = {}, key_side = {};
-};
-
 struct MembershipHalves {
-  SplitLayout layout = {};
-  int32_t hidden_exponent = 0;
-  int32_t most_weights = 0;  // of a side, in uint4
-  std::vector<HalvesOfHead> heads;
+  // What follows from the weights; `multiprocessors`, rows and pointers are missing.
+  SplitMembershipCall call = {};
+  std::vector<uint4> weights;    // of all sides
+  std::vector<SplitHead> heads;  // [heads, 2]
 };
 
 // None: heads of more than 224 columns, more than 512 of rank, or a side whose weights take more than `shared_bytes`.

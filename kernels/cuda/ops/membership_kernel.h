@@ -30,18 +30,18 @@ struct MembershipRows {
 inline constexpr int kMembershipIn = 8;
 inline constexpr int kMembershipOut = 64;
 
-// The weights of one head, in device memory.
+// Where the weights of one head are among all weights.
 struct MembershipHead {
-  const float* clusters;      // [d, k]
-  const float* cluster_bias;  // [k]
-  const float* query_factor;  // [k, rank]
-  const float* key_factor;    // [k, rank]
-  const float* column_sums;   // [rank], padded like `out`; null: bounds are norms
+  int64_t clusters;      // [d, k]
+  int64_t cluster_bias;  // [k]
+  int64_t query_factor;  // [k, rank]
+  int64_t key_factor;    // [k, rank]
+  int64_t column_sums;   // [rank], padded like `out`; -1: bounds are norms
 };
 
 struct MembershipCall : MembershipRows {
-  const float* hidden;       // [d, d]
-  const float* hidden_bias;  // [d]
+  const float* weights;  // begin with those of the hidden layer [d, d]
+  int64_t hidden_bias;   // where its biases are [d]
   const MembershipHead* heads;
 };
 
@@ -53,8 +53,8 @@ enum class MembershipBound : int32_t { kNorm, kLargest, kSum };  // |x|; the lar
 
 // One side (queries or keys) of one head.
 struct SplitHead {
-  const uint4* weights;      // in device memory; membership_halves.cc says what lies where
-  int32_t size;              // of weights, in uint4
+  int64_t first;             // of its weights among all, in uint4; membership_halves.cc says what lies where
+  int32_t size;              // of them
   int32_t cluster_exponent;  // the clusters are multiplied by 2 to the power of this
   float factor_scale;        // and sums of the last product by this, at the end
   MembershipBound bound;
@@ -71,6 +71,7 @@ struct SplitLayout {
 
 struct SplitMembershipCall : MembershipRows {
   SplitLayout layout;
+  const uint4* weights;
   const SplitHead* heads;   // [heads, 2]: queries, then keys
   int32_t hidden_exponent;  // the hidden weights are multiplied by 2 to the power of this
   int32_t most_weights;     // of a side, in uint4

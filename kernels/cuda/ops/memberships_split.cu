@@ -339,7 +339,7 @@ __global__ void __launch_bounds__(WarpsFor(kSteps, kTiles) * kWarpSize)
   constexpr int kWarps = WarpsFor(kSteps, kTiles), kThreads = kWarps * kWarpSize;
   const unsigned sides = 2 * static_cast<unsigned>(call.num_heads), own_side = blockIdx.x % sides;
   uint4* shared = reinterpret_cast<uint4*>(DynamicShared());
-  const uint4* weights = call.heads[own_side].weights;
+  const uint4* weights = call.weights + call.heads[own_side].first;
   const int size = call.heads[own_side].size;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < size; i += kThreads) shared[i] = weights[i];

@@ -211,13 +211,14 @@ __global__ void __launch_bounds__(kThreads) PadKernel(Source x, To* to, int64_t 
 }
 
 // Rows of whole groups of 4 columns.
-__global__ void __launch_bounds__(kThreads)
-    RoundKernel(Source x, __nv_bfloat16* to, int64_t to_stride, int64_t rows, int64_t columns) {
+__global__ void __launch_bounds__(kThreads) RoundKernel(Source x, int32_t head_columns, __nv_bfloat16* to,
+                                                        int64_t to_stride, int64_t gap, int64_t rows, int64_t columns) {
   const int64_t r = RowOfWarp();
   if (r >= rows) return;
   ForColumns<4>(columns, [&](int64_t c) {
     const Floats<4> value = LoadFloats<4>(x.data + r * x.stride + c);
-    __nv_bfloat162* out = reinterpret_cast<__nv_bfloat162*>(to + r * to_stride + c);
+    const int64_t head = static_cast<uint32_t>(c) / static_cast<uint32_t>(head_columns);
+    __nv_bfloat162* out = reinterpret_cast<__nv_bfloat162*>(to + r * to_stride + c + head * gap);
     out[0] = __floats2bfloat162_rn(value.at[0], value.at[1]);
     out[1] = __floats2bfloat162_rn(value.at[2], value.at[3]);
   });
@@ -287,8 +288,14 @@ cudaError_t PadRoundRows(cudaStream_t stream, ConstMatrix x, __nv_bfloat16* to, 
 }
 
 cudaError_t RoundRows(cudaStream_t stream, ConstMatrix x, __nv_bfloat16* to, int64_t to_stride) {
-  return Launch(stream, RowBlocks(x.rows), kThreads, 0, kLoaded<RoundKernel>, SourceOf(x), to, to_stride, x.rows,
-                x.columns);
+  const auto columns = static_cast<int32_t>(x.columns);
+  return RoundHeads(stream, x, columns, to, to_stride, columns);
+}
+
+cudaError_t RoundHeads(cudaStream_t stream, ConstMatrix x, int32_t head_columns, __nv_bfloat16* to, int64_t to_stride,
+                       int64_t head_stride) {
+  return Launch(stream, RowBlocks(x.rows), kThreads, 0, kLoaded<RoundKernel>, SourceOf(x), head_columns, to, to_stride,
+                head_stride - head_columns, x.rows, x.columns);
 }
 
 }  // namespace edgewise::cuda

@@ -48,6 +48,10 @@ cudaError_t PadRoundRows(cudaStream_t stream, ConstMatrix x, __nv_bfloat16* to, 
 // Keys or values, rounded to the nearest bf16: to[r * to_stride + c]. x and `to` begin at 16-byte addresses; columns
 // and strides are multiples of 8.
 cudaError_t RoundRows(cudaStream_t stream, ConstMatrix x, __nv_bfloat16* to, int64_t to_stride);
+// The same of heads: column c of head h to to[r * to_stride + h * head_stride + c]. head_columns and head_stride are
+// multiples of 8.
+cudaError_t RoundHeads(cudaStream_t stream, ConstMatrix x, int32_t head_columns, __nv_bfloat16* to, int64_t to_stride,
+                       int64_t head_stride);
 
 }  // namespace edgewise::cuda
 

@@ -19,10 +19,10 @@ namespace edgewise::hugging_face {
 struct TensorName {
   std::string_view ours, theirs;
   bool transposed = false;      // matrices are [in, out] in the file
-  int32_t part = 0, parts = 1;  // ours are the outputs of this part, of so many equal ones, of one tensor
+  int32_t part = 0, parts = 1;  // ours has the outputs of this part of a tensor of `parts` equal ones
 };
 
-// What follows the last layer in one class of models.
+// The head that follows the last layer in one class of models.
 struct Head {
   enum class Act {
     kNone,

@@ -17,7 +17,7 @@
 
 namespace edgewise::hugging_face {
 
-// What the files beside the weights say.
+// The contents of the files beside the weights.
 struct Folder {
   ModelConfig config;
   const Family* family = nullptr;

@@ -1,4 +1,4 @@
-// What a folder says of the images that its model takes.
+// The settings of a folder for the images that its model takes.
 #ifndef EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_IMAGE_FILES_H_
 #define EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_IMAGE_FILES_H_
 

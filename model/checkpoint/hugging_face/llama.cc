@@ -35,7 +35,8 @@ constexpr Head kHeads[] = {{"Model", ModelTask::kEmbedding},
 // A table of angles, which older files have.
 constexpr std::string_view kUnread[] = {"layers.*.self_attn.rotary_emb.inv_freq"};
 
-// What all of them have. `key_value_heads`: where config.json has no number of its own; 0: as many as heads.
+// Reads the fields that all of them have. `key_value_heads`: where config.json has no number of its own; 0: as many as
+// heads.
 void ReadShape(JsonObject& object, int32_t key_value_heads, int32_t positions, ModelConfig& config) {
   config.norm_position = NormPosition::kPre;
   config.rms_norm = true;

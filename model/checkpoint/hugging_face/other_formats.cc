@@ -36,7 +36,7 @@ constexpr char kAdapter[] =
 constexpr char kCheckpoint[] =
     "which is pickled and not read; tools/convert.py converts the checkpoints that docs/convert.md describes";
 
-// What says most comes first.
+// The most telling names come first.
 constexpr Format kFormats[] = {
     {"0_transformer", "",
      "where older sentence-transformers put the model; move its files beside modules.json, and make its path there "

@@ -1,4 +1,4 @@
-// What lies in a folder that lacks a file, in the formats of others.
+// Recognises models in other formats in a folder that lacks a file of ours.
 #ifndef EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_OTHER_FORMATS_H_
 #define EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_OTHER_FORMATS_H_
 

@@ -144,7 +144,7 @@ absl::StatusOr<std::vector<Module>> ReadModuleList(const json& modules, std::vec
     JsonObject fields(one, who);
     const std::string type = fields.String("type", "");
     Module& module = list.emplace_back(Module{KindOf(type), fields.String("path", "")});
-    // What a caller may hand to the module: it makes no difference where nobody does.
+    // Arguments that a caller may hand to the module: they make no difference where nobody does.
     SkipFields({"kwargs"}, kModules, fields, skipped);
     if (!fields.status().ok()) return InvalidIn(kModules, std::string(fields.status().message()));
     const std::vector<std::string> served = {"Transformer", "Pooling", "Dense", "Normalize", "Dropout"};
@@ -167,7 +167,7 @@ absl::StatusOr<std::vector<Module>> ReadModuleList(const json& modules, std::vec
   return list;
 }
 
-// What follows the Transformer of an encoder.
+// Reads the modules after the Transformer of an encoder.
 absl::Status ReadEncoder(ModelFolder& files, const std::vector<Module>& modules, SentenceModules& read) {
   for (size_t i = 1; i < modules.size(); ++i) {
     const auto& [kind, path] = modules[i];

@@ -13,7 +13,7 @@
 
 namespace edgewise::hugging_face {
 
-// Of a cross-encoder the Transformer is alone, with the head of its class; all but the settings is as it is here.
+// In a cross-encoder the Transformer is alone, with the head of its class; everything but the settings is as here.
 struct SentenceModules {
   Pooling pooling = Pooling::kMeanValid;
   bool pools_prompts = true;

@@ -1,4 +1,4 @@
-// What follows the layers of a model that sentence-transformers saved, and what is put before its texts.
+// The modules after the layers of a model that sentence-transformers saved, and the prompts before its texts.
 #ifndef EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_SENTENCE_HEAD_H_
 #define EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_SENTENCE_HEAD_H_
 

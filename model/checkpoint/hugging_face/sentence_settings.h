@@ -1,4 +1,4 @@
-// What sentence-transformers says of texts and scores, beside its modules: sentence_bert_config.json and
+// The settings of sentence-transformers for texts and scores, beside its modules: sentence_bert_config.json and
 // config_sentence_transformers.json.
 #ifndef EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_SENTENCE_SETTINGS_H_
 #define EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_SENTENCE_SETTINGS_H_

@@ -32,7 +32,8 @@ class Shards {
 
   // Reads and hashes the data of all files. Once. Errors as SafetensorsFile::ReadData.
   absl::Status ReadData();
-  // Of model.safetensors; of several files: of their hashes, in lower-case hex, in the order of the files' names.
+  // The SHA-256 of model.safetensors. Where there are several files: that of their hashes, in lower-case hex, in the
+  // order of the files' names.
   const std::string& sha256() const { return sha256_; }
 
  private:

@@ -10,8 +10,8 @@
 
 namespace edgewise::hugging_face {
 
-// Of a tensor of F32, F16, BF16 or F64, which is rounded once to the nearest; its file has been read. They are those of
-// the file, or in a new entry of `converted`, and live as long as these.
+// The numbers of a tensor of F32, F16, BF16 or F64, each rounded once to the nearest; its file has been read. They lie
+// in the file, or in a new entry of `converted`, and live as long as these.
 std::span<const float> StoredNumbers(const Shards::Tensor& tensor, std::deque<std::vector<float>>& converted);
 
 }  // namespace edgewise::hugging_face

@@ -235,7 +235,7 @@ std::vector<int64_t> Source::FileShape(std::vector<int64_t> ours) const {
 }
 
 std::vector<Source> SourcesOf(const std::string& ours, const Folder& folder) {
-  // Of layers.3.mlp.up.weight the layer is 3, the part .weight, and the stem has a star for the layer.
+  // In layers.3.mlp.up.weight the layer is 3, the part .weight, and the stem has a star for the layer.
   std::string stem = ours, layer, part;
   if (absl::StartsWith(ours, "layers.")) {
     const size_t begin = strlen("layers."), end = ours.find('.', begin);

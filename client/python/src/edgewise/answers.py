@@ -157,8 +157,8 @@ class Model:
     parameters: int
     sha256: str
     device: str
-    feature_size: int  #: above 0: the input is rows of so many features
-    image_width: int  #: above 0: the input may be an image, which gets so many pixels
+    feature_size: int  #: above 0: the input is rows of this many features
+    image_width: int  #: above 0: the input may be an image, which is scaled to this size
     image_height: int
     pairwise_bias: str
     num_buckets: int

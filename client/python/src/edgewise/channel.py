@@ -49,7 +49,7 @@ class Channels:
         self._max_message_bytes = max_message_bytes
         self._credentials = None if tls is None else _credentials(tls)
         self._health_checks = token is None  # no server that wants a token answers gRPC's checks on plain text
-        #: Of every call.
+        #: Sent with every call.
         self.metadata: Sequence[tuple[str, str]] = (("authorization", f"Bearer {token}"),) if token is not None else ()
         if address.balanced and self._credentials is not None and token is not None:
             self._credentials = grpc.composite_channel_credentials(self._credentials,

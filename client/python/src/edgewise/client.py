@@ -152,7 +152,7 @@ class Client:
 
 
 class Generation(Iterator[answers.Token]):
-    """The tokens of one call of generate. What the server tells at the end is known once they are all read.
+    """The tokens of one call of generate. The end's fields are known once they are all read.
 
     Closing it, leaving its `with` block or dropping it before then cancels the generation in the server. One thread
     reads it; any may close it.

@@ -43,7 +43,7 @@ def from_call(call: grpc.RpcError, address: str, tls: bool) -> Error:
     return Error(code, message, field, retry_delay)
 
 
-#: What gRPC says (1.51 and later ones) where no connection comes about, and how to read it.
+#: gRPC's messages (1.51 and later) where no connection comes about, and how to read them.
 _READINGS = (
     ("wrong.version.number", "the server there does not encrypt; leave out tls"),
     ("certificate.verify.failed", "nobody that tls trusts signed the server's certificate; Tls(ca_file=...) names who "

@@ -23,17 +23,17 @@ class Override(TypedDict, total=False):
     windows: int  #: the number of windows, with sources near their queries
     window_tokens: int  #: the same, by the tokens of a window
     sigma: Sequence[float]  #: with these two: how far sources may come from; one number, or first and last layer's
-    keep: int  #: so many sources for all queries of a layer, wherever they stand
+    keep: int  #: sources for all queries of a layer, wherever they stand
     pattern: str  #: of blocks: "diagonal", "local", "strided", "first_and_diagonal"; or "learned" with threshold
     block_size: int  #: the tokens of a block
     width: int  #: pattern local: blocks on each side of a query's own
-    stride: int  #: pattern strided: every so many blocks
+    stride: int  #: pattern strided: blocks from one to the next
     threshold: float  #: pattern learned: the least sigmoid of a block's score
-    last_layers: int  #: the layers below the last so many stay dense
+    last_layers: int  #: the layers below these last ones stay dense
 
 
 class CostOptions(TypedDict, total=False):
-    """Of every call that computes."""
+    """Fields of every call that computes."""
 
     version: int | None  #: of the model; 0: the latest that is ready
     max_edges: int | None  #: cap on the edges of an input (generate: of a token) and sample
@@ -60,7 +60,7 @@ class PredictOptions(CostOptions, total=False):
     key_degrees: bool | None  #: how often each key is attended to, there too
     each_sample: bool | None  #: an output for every sample, in Answer.message.sample_outputs
     graph: bool | None  #: what was attended, in Answer.message.graph; of one sample
-    dimensions: int | None  #: embedding models: the first so many numbers, normalised; in Answer.embedding
+    dimensions: int | None  #: embedding models: only this many numbers, normalised; in Answer.embedding
     prompt_name: str | None  #: the model's prompt that goes before the text (Model.prompts); "": none, nor the default
     stride: int | None  #: language models: from window to window of a text beyond the context; 0: half the context
 
