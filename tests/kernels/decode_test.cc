@@ -21,7 +21,7 @@ using testing::SameBytes;
 using testing::Shape;
 
 // The last `queries` tokens of each sequence attend to every `every`-th token before them; 0: to all; below 0: to a
-// window of so many.
+// window that reaches -every tokens back.
 void AddLast(Case& to, int32_t queries, int32_t every) {
   const size_t before = to.problems.size();
   int64_t out_rows = to.out_rows;

@@ -1,5 +1,4 @@
-// What fewer bits make of numbers, one number at a time: bfloat16, and --weights=int8 by its definition
-// (docs/weights.md).
+// Numbers in fewer bits, one number at a time: bfloat16, and --weights=int8 by its definition (docs/weights.md).
 #ifndef EDGEWISE_TESTS_KERNELS_QUANTIZED_H_
 #define EDGEWISE_TESTS_KERNELS_QUANTIZED_H_
 

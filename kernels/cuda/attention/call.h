@@ -281,7 +281,7 @@ struct DeviceCall {
   DeviceHeadCounts* counts;
 };
 
-// Of k and v.
+// The head of k and v that a head reads.
 EDGEWISE_HOST_DEVICE inline int64_t KeyHead(const DeviceCall& call, int32_t head) { return head / call.heads_of_key; }
 EDGEWISE_HOST_DEVICE inline bool HeadIsDense(int32_t queries, int32_t tokens, uint64_t edges) {
   return static_cast<int64_t>(edges) * kDenseHeadShare >= int64_t{queries} * tokens;

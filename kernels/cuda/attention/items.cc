@@ -124,7 +124,7 @@ class TileCutter {
     }
   }
 
-  // What the queries see, for the items since first_item_.
+  // Stages the runs of all queries, for the items since first_item_.
   void StageSeen() {
     std::vector<int32_t> places;
     for (const KeyRun& seen : seen_) places.push_back(seen.begin);

@@ -37,7 +37,7 @@ cudaError_t PairFeatures(cudaStream_t stream, ConstMatrix x0, ConstMatrix x1, Ma
 
 // y = activation(product + bias), bias [columns] or null; y may be `product`. With `accumulate` y += product + bias, in
 // the order (product + y) + bias, and without an activation. gated > 0: y is then multiplied by the columns of the
-// product that lie so many behind.
+// product from `gated` on.
 cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, const float* bias, Activation activation,
                           bool accumulate, Matrix y, int64_t gated = 0);
 
