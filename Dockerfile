@@ -1,9 +1,10 @@
-# The server for CPUs, with the command line and the example models. docs/deploy.md says how to run it.
+# The server, the command line and the example models, as two images. docs/deploy.md says how to run them.
 #
 #   docker build --target cpu -t edgewise .
+#   docker build --target cuda -t edgewise:cuda .     # for NVIDIA GPUs; serves on a CPU too
 #
-# The image holds the two programs, the shared libraries they load and nothing else of Debian: no shell, no package
-# manager. deploy/collect-runtime.sh finds the libraries, so there is one list of packages: that of ./dev.
+# An image holds programs, the shared libraries they load and nothing else of Debian: no shell, no package manager.
+# deploy/collect-runtime.sh finds the libraries, so there is one list of packages: that of ./dev.
 
 # A mirror's name, or a digest to pin: --build-arg BASE=debian@sha256:...
 ARG BASE=debian:bookworm-slim
@@ -16,15 +17,31 @@ ARG JOBS
 # The revision that is built, for the label and edgewise_build_info: git rev-parse --short HEAD.
 ARG REVISION=unknown
 RUN EDGEWISE_JOBS="${JOBS:-$(nproc)}" EDGEWISE_REVISION="$REVISION" ./dev build
-RUN deploy/collect-runtime.sh /rootfs build/bin/edgewise-server build/bin/edgewise \
- && cp -r examples/models /rootfs/models && chmod -R u=rwX,go=rX /rootfs/models
+RUN cp -r examples/models /models && chmod -R u=rwX,go=rX /models
+RUN deploy/collect-runtime.sh /rootfs build/bin/edgewise-server build/bin/edgewise
 
-FROM scratch AS cpu
+# CUDA's compiler and cuBLAS from PyPI. Wheels have no links for linkers, and no lib64, where CMake looks.
+FROM build AS build-cuda
+ARG JOBS
+ARG REVISION=unknown
+# A mirror of PyPI: --build-arg PIP_INDEX_URL=https://...
+ARG PIP_INDEX_URL
+RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-pip >/dev/null \
+ && python3 -m pip install -q --no-cache-dir --no-deps --require-hashes --target /opt/wheels -r deploy/cuda-wheels.txt \
+ && ln -s /opt/wheels/nvidia/cu13 /usr/local/cuda && cd /usr/local/cuda && ln -s lib lib64 \
+ && ln -s libcublasLt.so.13 lib/libcublasLt.so && ln -s libcudart.so.13 lib/libcudart.so
+RUN EDGEWISE_JOBS="${JOBS:-$(nproc)}" EDGEWISE_REVISION="$REVISION" ./dev build
+# An installed module looks for libraries beside itself only.
+RUN cmake --install build --component server --prefix /opt/edgewise \
+ && LD_LIBRARY_PATH=/usr/local/cuda/lib deploy/collect-runtime.sh /rootfs-cuda build/bin/edgewise \
+      /opt/edgewise/bin/* /opt/edgewise/lib/edgewise/*
+
+# Both images say this of themselves.
+FROM scratch AS settings
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="edgewise" \
-      org.opencontainers.image.description="Inference server for Transformers with adaptive sparse attention (CPU)" \
+      org.opencontainers.image.description="Inference server for Transformers with adaptive sparse attention" \
       org.opencontainers.image.revision="$REVISION"
-COPY --from=build /rootfs /
 ENV PATH=/usr/local/bin
 USER 65532:65532
 # gRPC; /metrics and /healthz.
@@ -38,3 +55,13 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 CMD ["edg
 ENV EDGEWISE_MODEL_REPOSITORY=/models EDGEWISE_LISTEN=0.0.0.0:8001 EDGEWISE_METRICS_LISTEN=0.0.0.0:8002 \
     EDGEWISE_INSECURE_BIND=true
 ENTRYPOINT ["edgewise-server"]
+
+# GPUs and the driver's libraries are the host's. The NVIDIA Container Toolkit reads these variables and brings them in.
+FROM settings AS cuda
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+COPY --from=build /models /models
+COPY --from=build-cuda /rootfs-cuda /
+
+FROM settings AS cpu
+COPY --from=build /models /models
+COPY --from=build /rootfs /

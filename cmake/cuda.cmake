@@ -30,6 +30,7 @@ if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know
 endif()
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_EXTENSIONS OFF)
+add_library(CUDA::nvToolsExt INTERFACE IMPORTED)  # CMake 3.25.1 fails where the toolkit has none, as CUDA 13 has not
 find_package(CUDAToolkit REQUIRED)
 set(EDGEWISE_HAVE_CUDA ON)
 set(EDGEWISE_CUDA_VERSION ${CUDAToolkit_VERSION})

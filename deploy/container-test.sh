@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# container-test.sh [--keep]: builds the image of the Dockerfile and tries it, locked down as docs/deploy.md says.
+# container-test.sh [cpu | cuda] [--keep]: builds that image of the Dockerfile and tries it, locked down as docs/deploy.md
+# says. The image `cuda` is tried on the CPU, with no GPU; for it PyPI has to be reached too.
 #
 # Uses Docker where an engine answers; otherwise buildah, podman and runc, which need root and are installed from
 # Debian when missing. Where debian:bookworm-slim cannot be pulled, a base image is made by debootstrap, from the
-# archive that this machine's apt uses (about a minute), or from the unpacked Debian 12 in EDGEWISE_BASE_ROOT.
+# archive that this machine's apt uses (about a minute), or from the unpacked Debian 12 in EDGEWISE_BASE_ROOT. pip reads
+# /etc/pip.conf of this machine there.
 # --keep leaves the image, and prints its name. EDGEWISE_JOBS: compile jobs.
 #
 # Exit codes: 0 every check passed; 1 a check or the build failed; 77 skipped: containers cannot be run here, and the
@@ -13,16 +15,19 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly DEBIAN=debian:bookworm-slim MEMORY=512m
 readonly ID=edgewise-test-$$ # names everything made here
-keep=0
-case ${1:-} in
-  '') ;;
-  --keep) keep=1 ;;
-  *)
-    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
-    [[ $1 == --help ]] && exit 0
-    exit 1
-    ;;
-esac
+keep=0 target=cpu most=200000000
+for word in "$@"; do
+  case $word in
+    cpu) ;;
+    cuda) target=cuda most=750000000 ;;
+    --keep) keep=1 ;;
+    *)
+      sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
+      [[ $word == --help ]] && exit 0
+      exit 1
+      ;;
+  esac
+done
 
 say() { printf '\033[1m[container-test]\033[0m %s\n' "$*"; }
 skip() { say "skipped: $*"; exit 77; }
@@ -57,7 +62,7 @@ locked_down=(--read-only --cap-drop ALL --security-opt no-new-privileges --memor
 if docker info >/dev/null 2>&1; then
   kind=docker
   engine() { docker "$@"; }
-  build_image() { docker build --target cpu "$@" .; }
+  build_image() { docker build --target "$target" "$@" .; }
 else
   kind=podman
   # runc: crun refuses the mixed cgroups of some machines. The limits: raising them may not be permitted.
@@ -69,7 +74,7 @@ else
       podman --runtime runc "$@"
     fi
   }
-  build_image() { buildah bud --isolation chroot --format docker --pull-never --target cpu "$@" .; }
+  build_image() { buildah bud --isolation chroot --format docker --pull-never --target "$target" "$@" .; }
   locked_down+=(--read-only-tmpfs=false) # Docker's behaviour: no writable /tmp either
   ((EUID == 0)) || skip "no Docker engine answers, and podman is used as root only"
 fi
@@ -122,6 +127,10 @@ CFG
   { echo "deb $archive bookworm main"
     echo "deb $archive bookworm-updates main"
     [[ -z $security ]] || echo "deb $security bookworm-security main"; } >"$root/etc/apt/sources.list"
+  # Who may sign for the registries, where that is said here.
+  for file in /etc/pip.conf /usr/local/share/ca-certificates/*.crt; do
+    [[ ! -f $file ]] || install -D -m 644 "$file" "$root$file"
+  done
   for file in /etc/apt/apt.conf /etc/apt/apt.conf.d/* /etc/apt/auth.conf /etc/apt/auth.conf.d/*; do
     [[ -f $file ]] || continue
     if [[ $file == */auth.conf* ]] || grep -qE 'Acquire::(http|https|Check|Retries|ForceIPv|proxy)' "$file"; then
@@ -229,7 +238,7 @@ say "the image"
 size=$(inspect "$image" '{{.Size}}')
 user=$(inspect "$image" '{{.Config.User}}')
 printf '  size  %d MB (%d bytes, not compressed)\n' $((size / 1000000)) "$size"
-check "is at most 200 MB" test "$size" -le 200000000
+check "is at most $((most / 1000000)) MB" test "$size" -le "$most"
 check "names a numeric user other than root" equals "$user" 65532:65532
 check "has a health check" grep -q 'edgewise' <(engine image inspect "$image" | grep -iA4 '"healthcheck"')
 
@@ -269,7 +278,10 @@ if [[ -r /proc/$pid/root/usr/local/bin/edgewise-server ]]; then
   check "cannot gain privileges" equals "$(field NoNewPrivs)" 1
   check "its root is read-only" awk '$2 == "/" && $4 ~ /^ro(,|$)/ { ok = 1 } END { exit !ok }' "/proc/$pid/mounts"
   check "has no writable file system" equals "$(writable)" ''
-  check "holds no other program: no shell, no package manager" equals "$(programs)" '/usr/local/bin/edgewise /usr/local/bin/edgewise-server '
+  others=''
+  [[ $target == cpu ]] || others='/usr/local/bin/edgewise-selfcheck '
+  check "holds no other program: no shell, no package manager" equals "$(programs)" \
+    "/usr/local/bin/edgewise ${others}/usr/local/bin/edgewise-server "
   check "listens on two sockets" equals "$(listening)" 2
   printf '  note  resident %s, seccomp mode %s (2: filtered)\n' "$(field VmRSS)" "$(field Seccomp)"
 else
@@ -280,6 +292,37 @@ engine stop -t 30 "$ID-plain" >/dev/null
 check "SIGTERM drains: exit code 0" equals "$(inspect "$ID-plain" '{{.State.ExitCode}}')" 0
 printf '  note  stopped in %s\n' "$(seconds "$start")"
 check "it said so" grep -q '"event":"stopped"' <(engine logs "$ID-plain" 2>&1)
+
+if [[ $target == cuda ]]; then
+  say "what is there for a GPU"
+  check "it served on the CPU and said why" grep -q '"gpu":"none found: there is no NVIDIA driver' <(engine logs "$ID-plain" 2>&1)
+  # linker ARGUMENTS...: the dynamic linker, which lists what a file would load. The driver's library is opened by name.
+  module=/usr/local/lib/edgewise/libedgewise_cuda.so
+  linker() { engine run --rm "${locked_down[@]}" --entrypoint /lib64/ld-linux-x86-64.so.2 "$image" "$@"; }
+  finds_all() {
+    linker --list "$module" >"$work/loaded" 2>&1 && ! grep 'not found\|libcuda\.so' "$work/loaded" &&
+      grep -q '=> /usr/local/lib/edgewise/libcublasLt\.so' "$work/loaded"
+  }
+  check "the module finds all its libraries, cuBLAS beside itself" finds_all
+  asks_the_toolkit() {
+    local variable
+    for variable in NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility; do
+      grep -q "\"$variable\"" <(engine image inspect "$image") || { echo "no $variable"; return 1; }
+    done
+  }
+  check "asks the NVIDIA Container Toolkit for GPUs and the driver" asks_the_toolkit
+  has_licence() { engine cp "$ID-plain:/usr/share/doc" - | tar -t | grep -x 'doc/nvidia_cublas-.*\.dist-info/License.txt'; }
+  check "has the licence of cuBLAS" has_licence
+  self() { client selfcheck --tokens=64 --repeats=1 --model=/models/sentiment/1 "$@"; }
+  check "its self-check runs" self
+  without_gpu() { # CODE WORDS COMMAND...: ends with that code and says these words
+    local code=0 found
+    found=$("${@:3}" 2>&1) || code=$?
+    [[ $code == "$1" && $found == *"$2"* ]] || { echo "$code: $found"; return 1; }
+  }
+  check "--device=cuda ends with 4 and says what to do" without_gpu 4 'docker run --gpus all' \
+    engine run --rm "${locked_down[@]}" "$image" --device=cuda
+fi
 
 # Mutual TLS, a token, and models of one's own: as docs/deploy.md says.
 if command -v openssl >/dev/null; then

@@ -29,9 +29,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& opt
   absl::StatusOr<std::unique_ptr<Backend>> backend = CreateCudaBackend(first_gpu);
   const bool no_gpu = absl::IsUnavailable(backend.status()) || absl::IsUnimplemented(backend.status());
   if (!no_gpu) return backend;
-  if (why_cpu != nullptr) {  // without the part that concerns only those who asked for a GPU
-    absl::string_view reason = absl::StripPrefix(backend.status().message(), "device cuda: ");
-    *why_cpu = std::string(absl::StripSuffix(reason, "; use --device=cpu or auto"));
+  if (why_cpu != nullptr) {  // without what those who want a GPU can do
+    const absl::string_view reason = absl::StripPrefix(backend.status().message(), "device cuda: ");
+    *why_cpu = std::string(reason.substr(0, reason.find("; ")));
   }
   return CreateCpuBackend(options);
 }

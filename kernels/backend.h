@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/device_memory.h"
 #include "kernels/kv_page.h"
 #include "kernels/phase.h"
 #include "kernels/tensor.h"
@@ -78,6 +80,9 @@ class Backend {
   // thread.
   virtual uint64_t WorkingBytes() const { return 0; }
 
+  // None: the device's memory is the host's, or the device is lost. Any thread.
+  virtual std::optional<DeviceMemory> Memory() const { return std::nullopt; }
+
   // Gives the system what is left for the next pass and was not needed since the call before the last. Any thread.
   virtual void ReleaseUnused() {}
 
@@ -92,6 +97,8 @@ class Backend {
   virtual bool PreparesBeside() const { return false; }
 
   virtual absl::StatusOr<Buffer> Allocate(int64_t floats) = 0;
+  // The same, for a model's weights.
+  virtual absl::StatusOr<Buffer> AllocateWeights(int64_t floats) { return Allocate(floats); }
   // Takes from the system, once and beside the weights, the memory of a pass and of the generations that run beside it;
   // each is the most that any call asked for. A GPU keeps the memory for later calls of Allocate and adds what its own
   // operations need with the weights prepared so far. The CPU takes nothing yet, but keeps what passes free, up to

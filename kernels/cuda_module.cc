@@ -17,6 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Values of CUresult.
+constexpr int kNoDevice = 100, kInvalidDevice = 101, kSystemNotReady = 802, kDriverMismatch = 803;
+
 // Path of the module; empty: none.
 std::string FindModule() {
   std::error_code error;
@@ -29,17 +32,78 @@ std::string FindModule() {
   return "";
 }
 
-// Devices that the driver sees. Asks the driver directly, so that no CUDA library is loaded in vain.
-absl::StatusOr<int> CountDevices() {
+// With what to do about it.
+std::string Reason(int error, const char* name) {
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  const std::string found =
+      absl::StrCat("the NVIDIA driver found no device (", name, ")",
+                   visible != nullptr ? absl::StrCat(" with CUDA_VISIBLE_DEVICES=\"", visible, "\"") : "", "; ");
+  switch (error) {
+    case kNoDevice:
+    case kInvalidDevice:
+      if (visible != nullptr) {
+        return absl::StrCat(found, "let CUDA_VISIBLE_DEVICES name what `nvidia-smi -L` lists (0, GPU-..., MIG-...), ",
+                            "or unset it");
+      }
+      return absl::StrCat(found,
+                          "see what `nvidia-smi -L` lists, and give a container its GPU (docker run --gpus all)");
+    case kSystemNotReady:
+      return absl::StrCat(found, "start the fabric manager (nvidia-fabricmanager), which this machine's GPUs need");
+    case kDriverMismatch:
+      return absl::StrCat(found, "the driver was replaced: start this machine again, or this container");
+    default:
+      return absl::StrCat(found, "see what `nvidia-smi` and the kernel's log say");
+  }
+}
+
+// OK: the driver sees devices. Asks it directly, so that no CUDA library is loaded in vain.
+absl::Status FindDevices() {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (driver == nullptr) return absl::UnavailableError("there is no NVIDIA driver (libcuda.so.1) on this machine");
+  if (driver == nullptr) {
+    return absl::UnavailableError(absl::StrCat("there is no NVIDIA driver (libcuda.so.1) on this machine; install ",
+                                               kLeastDriver,
+                                               " or newer, or give the container its GPU (docker run --gpus all)"));
+  }
   const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
   const auto get_count = reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDeviceGetCount"));
-  int count = 0;
-  const int error = init == nullptr || get_count == nullptr ? -1 : init(0) != 0 ? init(0) : get_count(&count);
-  if (error != 0)
-    return absl::UnavailableError(absl::StrCat("the NVIDIA driver found no device (CUDA error ", error, ")"));
-  return count;
+  const auto get_name = reinterpret_cast<int (*)(int, const char**)>(dlsym(driver, "cuGetErrorName"));
+  int count = 0, error = -1;
+  if (init != nullptr && get_count != nullptr) error = init(0);
+  if (error == 0) error = get_count(&count);
+  if (error == 0 && count > 0) return absl::OkStatus();
+  if (error == 0) error = kNoDevice;
+  const char* name = nullptr;
+  if (get_name != nullptr) get_name(error, &name);
+  return absl::UnavailableError(Reason(error, name != nullptr ? name : absl::StrCat("CUDA error ", error).c_str()));
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> OpenModule(const BackendOptions& options, int ordinal) {
+  const char* given = std::getenv("EDGEWISE_CUDA_MODULE");
+  const std::string path = given != nullptr ? given : FindModule();
+  if (path.empty()) {
+    return absl::UnimplementedError(
+        absl::StrCat("this build has no CUDA backend (", kCudaModuleName, " is not beside the program)"));
+  }
+  if (given == nullptr) {
+    if (const absl::Status found = FindDevices(); !found.ok()) return found;
+  }
+  if (options.precision != "fp32" && options.precision != "bf16") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("precision is \"", options.precision, "\"; allowed on a GPU: fp32, bf16"));
+  }
+  void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (module == nullptr) {
+    const char* reason = dlerror();
+    std::error_code error;
+    return absl::UnavailableError(absl::StrCat(
+        reason,
+        fs::exists(path, error) ? "; libcublasLt of CUDA 13 has to be beside the module, or on LD_LIBRARY_PATH" : ""));
+  }
+  const auto create = reinterpret_cast<CudaModuleCreate*>(dlsym(module, kCudaModuleSymbol));
+  if (create == nullptr) return absl::UnavailableError(dlerror());
+  absl::StatusOr<std::unique_ptr<Backend>> backend = absl::InternalError("the CUDA module made no backend");
+  create(options, ordinal, &backend);
+  return backend;
 }
 
 }  // namespace
@@ -50,35 +114,13 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const BackendOptions&
   if (device != "cuda" && (!absl::SimpleAtoi(device.substr(5), &ordinal) || ordinal < 0)) {
     return absl::InvalidArgumentError(absl::StrCat("device is \"", device, "\"; allowed: auto, cpu, cuda, cuda:N"));
   }
-  const char* given = std::getenv("EDGEWISE_CUDA_MODULE");
-  const std::string path = given != nullptr ? given : FindModule();
-  if (path.empty()) {
-    return absl::UnimplementedError(absl::StrCat("device ", device, ": this build has no CUDA backend (",
-                                                 kCudaModuleName,
-                                                 " is not beside the program); use --device=cpu or auto"));
-  }
-  if (given == nullptr) {
-    const absl::StatusOr<int> devices = CountDevices();
-    if (!devices.ok()) {
-      return absl::UnavailableError(
-          absl::StrCat("device ", device, ": ", devices.status().message(), "; use --device=cpu or auto"));
-    }
-    if (ordinal >= *devices) {
-      return absl::UnavailableError(
-          absl::StrCat("device ", device, ": this machine has ", *devices, " CUDA device(s), numbered from 0"));
-    }
-  }
-  if (options.precision != "fp32" && options.precision != "bf16") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("precision is \"", options.precision, "\"; allowed on a GPU: fp32, bf16"));
-  }
-  void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (module == nullptr) return absl::UnavailableError(absl::StrCat("device ", device, ": ", dlerror()));
-  const auto create = reinterpret_cast<CudaModuleCreate*>(dlsym(module, kCudaModuleSymbol));
-  if (create == nullptr) return absl::UnavailableError(absl::StrCat("device ", device, ": ", dlerror()));
-  absl::StatusOr<std::unique_ptr<Backend>> backend = absl::InternalError("the CUDA module made no backend");
-  create(options, ordinal, &backend);
-  return backend;
+  absl::StatusOr<std::unique_ptr<Backend>> backend = OpenModule(options, ordinal);
+  if (backend.ok() || absl::IsInvalidArgument(backend.status())) return backend;
+  const char* instead = absl::IsResourceExhausted(backend.status())
+                            ? "; end what holds it (`nvidia-smi`), name another GPU, or use --device=cpu"
+                            : "; use --device=cpu or auto";
+  return absl::Status(backend.status().code(),
+                      absl::StrCat("device ", device, ": ", backend.status().message(), instead));
 }
 
 }  // namespace edgewise

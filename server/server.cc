@@ -236,6 +236,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                                 raw->handler.preparations().count(), Seconds(raw->listener->LongestWait()));
       raw->metrics.SetCache(raw->queue.cache_bytes(), raw->options.limits.max_cache_bytes);
       raw->metrics.SetWorkingMemory(raw->backend->WorkingBytes());
+      raw->metrics.SetDeviceMemory(raw->backend->Memory().value_or(DeviceMemory()), raw->queue.cache_bytes());
       for (const ModelStatus& model : raw->repository.List()) {
         if (model.loaded)
           raw->metrics.ForModel(model.name, model.version)->SetCapacity(model.loaded->costs->Capacity());

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,6 +55,7 @@ class CudaBackend : public Backend {
 
   const std::string& device() const override { return name_; }
   bool lost() const override { return lost_; }
+  std::optional<DeviceMemory> Memory() const override { return lost_ ? std::nullopt : device_->Memory(); }
 
   int32_t HeadAlignment() const override { return kHeadAlignment; }
 
@@ -61,6 +63,16 @@ class CudaBackend : public Backend {
     absl::StatusOr<void*> memory = Use([&] { return device_->Allocate(floats * int64_t{sizeof(float)}); });
     if (!memory.ok()) return memory.status();
     return Buffer(static_cast<float*>(*memory), floats, [device = device_](float* data) { device->Free(data); });
+  }
+
+  absl::StatusOr<Buffer> AllocateWeights(int64_t floats) override {
+    absl::StatusOr<DeviceArray> array = Use([&] {
+      const Device::Weights weights(*device_);
+      return DeviceArray::Create(*device_, floats * int64_t{sizeof(float)});
+    });
+    if (!array.ok()) return array.status();
+    const auto owner = std::make_shared<DeviceArray>(*std::move(array));
+    return Buffer(owner->as<float>(), floats, [owner](float*) {});
   }
 
   absl::Status Reserve(int64_t pass_floats, int64_t generation_floats) override {
@@ -96,7 +108,10 @@ class CudaBackend : public Backend {
   absl::StatusOr<std::unique_ptr<LinearWeights>> PrepareLinear(std::span<const float> weight,
                                                                std::span<const float> bias, int64_t out, int64_t in,
                                                                Activation activation) override {
-    return Use([&] { return linears_->Prepare(weight, bias, out, in, activation); });
+    return Use([&] {
+      const Device::Weights weights(*device_);
+      return linears_->Prepare(weight, bias, out, in, activation);
+    });
   }
 
   absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, Phase phase) override {
@@ -173,7 +188,10 @@ class CudaBackend : public Backend {
   absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(
       const MembershipParameters& parameters) override {
     draws_ = true;
-    return Use([&] { return cuda::PrepareMemberships(device_, parameters); });
+    return Use([&] {
+      const Device::Weights weights(*device_);
+      return cuda::PrepareMemberships(device_, parameters);
+    });
   }
 
   absl::Status ComputeMemberships(const MembershipWeights& weights, ConstMatrix q, ConstMatrix k,
@@ -286,7 +304,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options, i
   if ((*device)->major() < 8) {
     return absl::UnavailableError(absl::StrCat("CUDA device ", ordinal, " (", (*device)->name(),
                                                ") has compute capability ", (*device)->major(), ".", (*device)->minor(),
-                                               "; 8.0 or more is needed"));
+                                               ", less than 8.0"));
   }
   absl::StatusOr<std::unique_ptr<LinearProducts>> linears = LinearProducts::Create(*device, bf16);
   if (!linears.ok()) return linears.status();

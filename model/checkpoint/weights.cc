@@ -24,7 +24,7 @@ class Loader {
   std::span<const float> Values(const std::string& name) const { return tensors_.at(name).values; }
 
   absl::Status LoadBuffer(std::span<const float> values, Buffer& out) {
-    absl::StatusOr<Buffer> buffer = backend_.Allocate(static_cast<int64_t>(values.size()));
+    absl::StatusOr<Buffer> buffer = backend_.AllocateWeights(static_cast<int64_t>(values.size()));
     if (!buffer.ok()) return buffer.status();
     out = *std::move(buffer);
     return backend_.Upload(values, out.data());

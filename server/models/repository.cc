@@ -52,6 +52,14 @@ std::string UnservedChat(const Model& model) {
   return status.ok() || absl::IsNotFound(status) ? std::string() : std::string(status.message());
 }
 
+// Says what to do where a GPU has too little memory: `first`, or something else.
+absl::Status WithAdvice(const absl::Status& status, const Backend& backend, const char* first) {
+  if (!absl::IsResourceExhausted(status) || !backend.Memory().has_value()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(), "; ", first, "serve fewer models, give --precision=bf16, or end ",
+                                   "what else holds memory of this GPU (`nvidia-smi`)"));
+}
+
 }  // namespace
 
 void Repository::LogRemarks(const std::vector<Remark>& remarks, Scanning scanning) {
@@ -146,7 +154,7 @@ absl::StatusOr<std::unique_ptr<Model>> Repository::LoadModel(ModelFolder& files,
                                                              const RunWork& use_backend) const {
   absl::StatusOr<std::unique_ptr<Model>> model = edgewise::LoadModel(files, backend, Kinds(), use_backend);
   if (!model.ok()) {
-    if (StateOf(files.path()).there) return model;
+    if (StateOf(files.path()).there) return WithAdvice(model.status(), backend, "");
     return absl::NotFoundError("the folder of the version is a symbolic link that leads nowhere or in a circle");
   }
   if (HasChanged(files.path(), files.seen())) {
@@ -156,8 +164,9 @@ absl::StatusOr<std::unique_ptr<Model>> Repository::LoadModel(ModelFolder& files,
   const RunWork& reserve = backend.PreparesBeside() ? RunHere : use_backend;
   const absl::Status reserved = reserve([&] { return ReserveForGenerations(**model, limits_); });
   if (reserved.ok()) return model;
-  return absl::Status(reserved.code(), absl::StrCat("generations (--max_cache_bytes=", limits_.cache_bytes,
-                                                    "): ", std::string(reserved.message())));
+  const absl::Status status(reserved.code(), absl::StrCat("generations (--max_cache_bytes=", limits_.cache_bytes,
+                                                          "): ", std::string(reserved.message())));
+  return WithAdvice(status, backend, "lower --max_cache_bytes or --max_generations, ");
 }
 
 absl::StatusOr<std::shared_ptr<LoadedModel>> Repository::LoadWhole(const LoadJob& job, ModelFolder& files,

@@ -73,6 +73,8 @@ MetricFamilies::MetricFamilies(std::function<Time()> clock)
       cache_limit(EDGEWISE_GAUGE("cache_limit_bytes", "Memory that keys and values of generations may hold.")),
       working_memory(EDGEWISE_GAUGE("working_memory_bytes",
                                     "Memory of the host that passes and generations use or have left for the next.")),
+      device_memory(
+          EDGEWISE_GAUGE("device_memory_bytes", "Memory of the GPU, by what holds it; the sum is all of it.")),
       connections(EDGEWISE_GAUGE("connections", "Connections that are open.")),
       preparing(EDGEWISE_GAUGE("preparing_messages", "Long messages that are prepared, or wait for it.")),
       read_delay(EDGEWISE_GAUGE("read_delay_seconds", "Longest wait of what clients have sent to be read.")),

@@ -61,6 +61,7 @@ struct MetricFamilies {
   Gauges& cache;
   Gauges& cache_limit;
   Gauges& working_memory;
+  Gauges& device_memory;
   Gauges& connections;
   Gauges& preparing;
   Gauges& read_delay;

@@ -427,6 +427,22 @@ void Metrics::SetWorkingMemory(uint64_t bytes) {
   families_->working_memory.Add({}).Set(static_cast<double>(bytes));
 }
 
+void Metrics::SetDeviceMemory(const DeviceMemory& memory, uint64_t cache) {
+  // The numbers are not of one moment: what would be below 0 is 0.
+  const auto less = [](uint64_t all, uint64_t part) { return all - std::min(all, part); };
+  const uint64_t calls = less(memory.in_use, memory.weights);
+  const uint64_t ours = memory.in_use + memory.kept;
+  const MetricsEvent event(families_->mutex);
+  for (const auto& [kind, bytes] : {std::pair("weights", std::min(memory.weights, memory.in_use)),
+                                    {"cache", std::min(cache, calls)},
+                                    {"scratch", less(calls, cache)},
+                                    {"kept", memory.kept},
+                                    {"other", less(memory.total, ours + memory.free)},
+                                    {"free", memory.free}}) {
+    families_->device_memory.Add({{"kind", kind}}).Set(static_cast<double>(bytes));
+  }
+}
+
 std::string Metrics::Render() const {
   std::vector<prometheus::MetricFamily> families;
   {

@@ -18,6 +18,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "kernels/device_memory.h"
 #include "model/forward/generation.h"
 #include "model/forward/result.h"
 #include "model/input/input.h"
@@ -130,6 +131,8 @@ class Metrics {
                     double read_delay_seconds);
   void SetCache(uint64_t bytes, uint64_t limit);
   void SetWorkingMemory(uint64_t bytes);
+  // `cache`: bytes that are keys and values of generations, among those in use.
+  void SetDeviceMemory(const DeviceMemory& memory, uint64_t cache);
 
   // The exposition text, with process_* metrics. Series that nobody holds any more leave after it, so that their last
   // counts are on one page.

@@ -36,6 +36,32 @@ std::unique_ptr<Case> DrawnCase(uint32_t seed) {
   return made;
 }
 
+TEST(BackendMemoryTest, WeightsAreThoseOfModelsAndLastAsLong) {
+  const auto backend = MakeLinked("bf16");
+  const auto weights = [&] { return backend->Memory()->weights; };
+  const uint64_t before = backend->Memory()->in_use;
+  EXPECT_EQ(weights(), 0u);
+  const std::vector<float> matrix = Random(64 * 32, 1), vector = Random(64, 2);
+  auto embedding = backend->AllocateWeights(1000);
+  ASSERT_TRUE(embedding.ok());
+  EXPECT_EQ(weights(), 4000u);
+  auto linear = backend->PrepareLinear(matrix, vector, 64, 32, Activation::kNone);
+  ASSERT_TRUE(linear.ok());
+  EXPECT_EQ(weights(), 4000u + 64 * 32 * 2 + 64 * 4) << "in bf16, the bias in float32";
+  auto buffer = backend->Allocate(1000);
+  ASSERT_TRUE(buffer.ok() && backend->Reserve(1000, 1000).ok());
+  EXPECT_EQ(weights(), 4000u + 64 * 32 * 2 + 64 * 4);
+  EXPECT_GT(backend->Memory()->in_use, before);
+  *embedding = Buffer();
+  linear->reset();
+  EXPECT_EQ(weights(), 0u);
+  const auto last = *backend->PrepareLinear(matrix, {}, 64, 32, Activation::kNone);
+  emulator::FailAfter(0);
+  EXPECT_FALSE(backend->Linear(*last, buffer->AsMatrix(1, 32), buffer->AsMatrix(1, 64), false, Phase::kDecode).ok());
+  EXPECT_FALSE(backend->Memory().has_value()) << "a device that is lost tells nothing";
+  emulator::FailAfter(-1);
+}
+
 TEST(BackendCallsTest, OneWaitFillsTheReportsOfAllCalls) {
   const auto backend = MakeLinked();
   std::vector<std::unique_ptr<Case>> cases;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 #include <random>
 #include <string>
@@ -37,8 +38,20 @@ TEST(CudaStatusTest, SaysWhatFailedAndWhetherTheDeviceIsLost) {
 }
 
 TEST(DeviceTest, ADeviceThatIsNotThereIsUnavailable) {
-  EXPECT_EQ(Device::Open(99).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Device::Open(-1).status().code(), absl::StatusCode::kUnavailable);
+  const std::string seen = "CUDA device 99 is not there; this process sees 1, numbered from 0";
+  EXPECT_EQ(Device::Open(99).status(), absl::UnavailableError(seen));
+  setenv("CUDA_VISIBLE_DEVICES", "MIG-1", 1);
+  EXPECT_EQ(Device::Open(99).status(), absl::UnavailableError(seen + ", with CUDA_VISIBLE_DEVICES=\"MIG-1\""));
+  unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+TEST(DeviceTest, ADriverOlderThanTheBuildIsNamedWithTheOneToInstall) {
+  emulator::SetDriver(12080);
+  const absl::Status status = Device::Open(0).status();
+  emulator::SetDriver(13000);
+  EXPECT_EQ(status, absl::UnavailableError("the NVIDIA driver is of CUDA 12.8, this build of CUDA 13.0; install driver "
+                                           "580 or newer"));
 }
 
 TEST(DeviceTest, ADeviceWithoutMemoryPoolsIsRefusedByName) {
@@ -104,6 +117,35 @@ TEST(DeviceTest, TooLittleMemoryIsResourceExhaustedAndTheDeviceLivesOn) {
   emulator::SetMemoryLimit(SIZE_MAX);
   EXPECT_NE(staging.Add(std::span<const double>(large)), nullptr);
   EXPECT_TRUE(staging.Commit().ok());
+}
+
+TEST(DeviceTest, ItsMemoryIsDividedAmongThoseWhoHoldIt) {
+  emulator::SetMemoryLimit(100 << 20);
+  const auto device = *Device::Open(0);
+  const DeviceMemory before = *device->Memory();
+  EXPECT_EQ(before.total, 100u << 20);
+  EXPECT_EQ(before.weights, 0u);
+  DeviceArray weights, moved;
+  {
+    const Device::Weights scope(*device);
+    weights = *DeviceArray::Create(*device, 3 << 20);
+  }
+  { const auto call = *DeviceArray::Create(*device, 6 << 20); }
+  const auto call = *DeviceArray::Create(*device, 1 << 20);
+  ASSERT_TRUE(device->Synchronize().ok());
+  DeviceMemory memory = *device->Memory();
+  EXPECT_EQ(memory.weights, 3u << 20);
+  EXPECT_EQ(memory.in_use - before.in_use, 4u << 20);
+  EXPECT_EQ(memory.in_use + memory.kept - before.in_use - before.kept, before.free - memory.free);
+  EXPECT_GE(memory.kept, 5u << 20) << "the pool keeps what calls give back";
+  moved = std::move(weights);
+  EXPECT_EQ(device->Memory()->weights, 3u << 20);
+  moved = DeviceArray();
+  weights = DeviceArray();
+  memory = *device->Memory();
+  EXPECT_EQ(memory.weights, 0u);
+  EXPECT_EQ(memory.in_use - before.in_use, 1u << 20);
+  emulator::SetMemoryLimit(SIZE_MAX);
 }
 
 TEST(DeviceTest, ThreadsMayFreeAtOnce) {

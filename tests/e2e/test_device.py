@@ -6,8 +6,9 @@ import shutil
 import subprocess
 import tempfile
 import unittest
+import unittest.mock
 
-from edgewise_process import BIN, EXAMPLES, HANG, Server, total
+from edgewise_process import BIN, EXAMPLES, HANG, Server, series, total
 
 TEXT = ("--model", "sentiment", "--text", "a gorgeous, witty, seductive movie", "--seed", "4")
 DEVICE = "--device=cuda:0"
@@ -37,12 +38,35 @@ class DeviceTest(unittest.TestCase):
         self.assertGreater(total(metrics, "edgewise_attention_edges_total", model="sentiment"), 0)
 
     def test_a_device_that_is_not_there_ends_with_4(self):
-        for device, words, code in (("cuda:9", "9", 4), ("cuda:one", "cuda:one", 2)):
-            run = subprocess.run([os.path.join(BIN, "edgewise-server"), f"--model_repository={EXAMPLES}",
-                                  f"--device={device}", "--listen=127.0.0.1:0", "--metrics_listen="],
-                                 capture_output=True, text=True, timeout=HANG, check=False)
-            self.assertEqual(run.returncode, code, run.stderr)
-            self.assertIn(words, run.stderr)
+        for device, words, code in (("cuda:9", "device cuda:9: CUDA device 9 is not there; this process sees", 4),
+                                    ("cuda:one", "cuda:one", 2)):
+            self.ends(device, code, words)
+
+    def ends(self, device, code, words):
+        run = subprocess.run([os.path.join(BIN, "edgewise-server"), f"--model_repository={EXAMPLES}",
+                              f"--device={device}", "--listen=127.0.0.1:0", "--metrics_listen="],
+                             capture_output=True, text=True, timeout=HANG, check=False)
+        self.assertEqual(run.returncode, code, run.stderr)
+        self.assertIn(words, run.stderr)
+
+    @unittest.skipUnless("EDGEWISE_CUDA_MODULE" in os.environ, "only the emulator's memory can be chosen")
+    def test_a_device_without_memory_ends_with_4_and_says_what_to_do(self):
+        with unittest.mock.patch.dict(os.environ, EDGEWISE_EMULATED_MEMORY=str(16 << 10)):
+            for device in ("cuda", "auto"):
+                self.ends(device, 4, "device cuda: out of device memory: ")
+                self.ends(device, 4, "16384 are free; end what holds it (`nvidia-smi`), name another GPU, or use --device=cpu")
+
+    @unittest.skipUnless("EDGEWISE_CUDA_MODULE" in os.environ, "only the emulator's memory is known")
+    def test_its_memory_is_shown_by_what_holds_it(self):
+        with Server(EXAMPLES, DEVICE) as server:
+            server.wait_until_ready()
+            server.predict(*TEXT)
+            samples = series(server.metrics(), "edgewise_device_memory_bytes")
+        found = {dict(labels)["kind"].strip('"'): value for labels, value in samples.items()}
+        self.assertEqual(set(found), {"weights", "cache", "scratch", "kept", "other", "free"})
+        self.assertEqual(sum(found.values()), 16 << 30)
+        self.assertGreater(found["weights"], 4 * 100000)
+        self.assertGreater(found["kept"], found["weights"])
 
     @unittest.skipUnless("EDGEWISE_CUDA_MODULE" in os.environ, "only the emulator's memory can be chosen")
     def test_generations_without_room_fail_when_their_model_loads(self):
@@ -55,7 +79,8 @@ class DeviceTest(unittest.TestCase):
                 with Server(repository, DEVICE) as server:
                     failed = server.wait_for_event("model failed to load")
                     self.assertEqual(failed["model"], "shakespeare-ssa")
-                    self.assertRegex(failed["error"], r"--max_cache_bytes=2147483648\): out of device memory: [0-9]+ bytes")
+                    self.assertRegex(failed["error"], r"--max_cache_bytes=2147483648\): out of device memory: [0-9]+ bytes.*"
+                                     "; lower --max_cache_bytes or .*serve fewer models, .*--precision=bf16")
                     self.assertEqual(server.predict(*TEXT)["device"], "cuda/sm_90/fp32")
                 with Server(repository, DEVICE, "--max_cache_bytes=20000000") as server:
                     self.assertEqual(server.cli(*prompt).returncode, 0)

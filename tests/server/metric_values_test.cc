@@ -383,6 +383,23 @@ TEST_F(MetricValuesTest, EveryCodeAndMethodCountsUnderItsOwnLabel) {
   }
 }
 
+TEST_F(MetricValuesTest, MemoryOfADeviceIsDividedByWhatHoldsIt) {
+  const auto bytes = [&] {
+    std::vector<double> found;
+    for (const char* kind : {"weights", "cache", "scratch", "kept", "other", "free"}) {
+      found.push_back(Value(std::string("edgewise_device_memory_bytes{kind=\"") + kind + "\"}"));
+    }
+    return found;
+  };
+  metrics_.SetDeviceMemory({.weights = 100, .in_use = 160, .kept = 40, .free = 500, .total = 1000}, 50);
+  EXPECT_THAT(bytes(), ElementsAreArray({100, 50, 10, 40, 300, 500}));
+  // Numbers of different moments.
+  metrics_.SetDeviceMemory({.weights = 100, .in_use = 90, .kept = 40, .free = 900, .total = 1000}, 50);
+  EXPECT_THAT(bytes(), ElementsAreArray({90, 0, 0, 40, 0, 900}));
+  metrics_.SetDeviceMemory({}, 50);
+  EXPECT_THAT(bytes(), ElementsAreArray({0, 0, 0, 0, 0, 0})) << "a CPU's memory is the host's";
+}
+
 TEST_F(MetricValuesTest, LoadsAreCountedByTheirResult) {
   CountLoad(true, 1.0);
   CountLoad(false, 2.0);

@@ -22,10 +22,13 @@ class DeviceArray {
   DeviceArray& operator=(DeviceArray&& other) noexcept {
     std::swap(device_, other.device_);
     std::swap(data_, other.data_);
+    std::swap(counted_, other.counted_);
     return *this;
   }
   ~DeviceArray() {
-    if (data_ != nullptr) device_->Free(data_);
+    if (data_ == nullptr) return;
+    device_->Free(data_);
+    device_->Uncount(counted_);
   }
 
   // As Device::Allocate.
@@ -35,6 +38,7 @@ class DeviceArray {
     DeviceArray array;
     array.device_ = device.shared_from_this();
     array.data_ = *data;
+    array.counted_ = device.Count(bytes);
     return array;
   }
   // A copy of `host`, which is complete when the call returns. Empty: data() is null.
@@ -58,6 +62,7 @@ class DeviceArray {
  private:
   std::shared_ptr<Device> device_;
   void* data_ = nullptr;
+  int64_t counted_ = 0;  // by Device::Count
 };
 
 }  // namespace edgewise::cuda

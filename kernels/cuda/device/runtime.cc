@@ -1,17 +1,23 @@
 #include "kernels/cuda/device/runtime.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda_module.h"
 
 namespace edgewise::cuda {
 namespace {
 
 // Older headers do not name these.
 constexpr auto kContained = static_cast<cudaError_t>(226), kTensorMemoryLeak = static_cast<cudaError_t>(721);
+
+// As people write it: 13.0 is 13000.
+std::string Version(int cuda) { return absl::StrCat(cuda / 1000, ".", cuda % 1000 / 10); }
 
 }  // namespace
 
@@ -56,10 +62,20 @@ absl::StatusOr<std::shared_ptr<Device>> Device::Open(int ordinal) {
   cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
     cudaGetLastError();  // as CudaStatus
-    return absl::UnavailableError(absl::StrCat("no usable CUDA device: ", cudaGetErrorString(error)));
+    int driver = 0, runtime = 0;
+    if (error != cudaErrorInsufficientDriver || cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0 ||
+        cudaRuntimeGetVersion(&runtime) != cudaSuccess) {
+      return absl::UnavailableError(absl::StrCat("no usable CUDA device: ", cudaGetErrorString(error)));
+    }
+    return absl::UnavailableError(absl::StrCat("the NVIDIA driver is of CUDA ", Version(driver),
+                                               ", this build of CUDA ", Version(runtime), "; install driver ",
+                                               kLeastDriver, " or newer"));
   }
   if (ordinal < 0 || ordinal >= count) {
-    return absl::UnavailableError(absl::StrCat("CUDA device ", ordinal, " is not there; this machine has ", count));
+    const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    return absl::UnavailableError(
+        absl::StrCat("CUDA device ", ordinal, " is not there; this process sees ", count, ", numbered from 0",
+                     visible != nullptr ? absl::StrCat(", with CUDA_VISIBLE_DEVICES=\"", visible, "\"") : ""));
   }
   std::shared_ptr<Device> device(new Device());
   device->ordinal_ = ordinal;
@@ -127,6 +143,26 @@ absl::StatusOr<void*> Device::Allocate(int64_t bytes) {
   cudaMemGetInfo(&free, &total);
   return CudaStatus(
       error, absl::StrCat(bytes, " bytes asked for on CUDA device ", ordinal_, "; ", free, " of ", total, " are free"));
+}
+
+int64_t Device::Count(int64_t bytes) {
+  if (!for_weights_) return 0;
+  weights_ += bytes;
+  return bytes;
+}
+
+std::optional<DeviceMemory> Device::Memory() const {
+  size_t free = 0, total = 0;
+  uint64_t taken = 0, used = 0;
+  absl::Status status = Use();
+  if (status.ok()) status = CudaStatus(cudaMemGetInfo(&free, &total), "memory");
+  for (const auto& [attribute, value] :
+       {std::pair(cudaMemPoolAttrReservedMemCurrent, &taken), std::pair(cudaMemPoolAttrUsedMemCurrent, &used)}) {
+    if (status.ok()) status = CudaStatus(cudaMemPoolGetAttribute(pool_, attribute, value), "memory pool");
+  }
+  if (!status.ok()) return std::nullopt;
+  used = std::min(used, taken);  // it may have grown since
+  return DeviceMemory{static_cast<uint64_t>(weights_.load()), used, taken - used, free, total};
 }
 
 void Device::Free(void* memory) const {

@@ -4,14 +4,17 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/device/staging.h"
+#include "kernels/device_memory.h"
 
 namespace edgewise::cuda {
 
@@ -52,6 +55,21 @@ class Device : public std::enable_shared_from_this<Device> {
   // At least one byte, 256-byte aligned, for work that is enqueued from now on. RESOURCE_EXHAUSTED, with the bytes
   // asked for and the bytes free: too little memory, even after all that the pool kept has gone back to the driver.
   absl::StatusOr<void*> Allocate(int64_t bytes);
+  // Arrays that are made while one lives hold weights, until they are freed. Threads as Allocate.
+  class Weights {
+   public:
+    explicit Weights(Device& device) : device_(device) { device_.for_weights_ = true; }
+    ~Weights() { device_.for_weights_ = false; }
+
+   private:
+    Device& device_;
+  };
+  // Counts an array of `bytes`, where it holds weights. The array gives the result back to Uncount, from any thread.
+  int64_t Count(int64_t bytes);
+  void Uncount(int64_t counted) { weights_ -= counted; }
+  // None: the device does not answer. Any thread.
+  std::optional<DeviceMemory> Memory() const;
+
   // Frees behind everything enqueued on the stream so far. Null is allowed. Any thread.
   void Free(void* memory) const;
 
@@ -64,6 +82,8 @@ class Device : public std::enable_shared_from_this<Device> {
   cudaMemPool_t pool_ = nullptr;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<Staging> staging_;
+  bool for_weights_ = false;
+  std::atomic<int64_t> weights_ = 0;  // bytes
 };
 
 }  // namespace edgewise::cuda

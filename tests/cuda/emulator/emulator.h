@@ -49,6 +49,8 @@ void FailAfter(int64_t launches);
 // Calls that would make the driver give more than `bytes` of device memory fail with cudaErrorMemoryAllocation. The
 // pool takes 2 MB at a time.
 void SetMemoryLimit(size_t bytes);
+// The CUDA version of the driver, 13000 for 13.0. Where it is below that of the runtime, no device can be used.
+void SetDriver(int version);
 // Whether the device has memory pools.
 void SetPools(bool pools);
 

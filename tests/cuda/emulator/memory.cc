@@ -218,6 +218,11 @@ void SetPools(bool pools) {
   TheDevice().pools = pools;
 }
 
+void SetDriver(int version) {
+  const std::lock_guard lock(TheDevice().mutex);
+  TheDevice().driver = version;
+}
+
 void SetMemoryLimit(size_t bytes) {
   const std::lock_guard lock(TheDevice().mutex);
   TheDevice().memory = bytes;
@@ -286,6 +291,15 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr attribute, vo
   return Call([&](Device& d) {
     if (attribute != cudaMemPoolAttrReleaseThreshold) return cudaErrorInvalidValue;
     d.pool.threshold = *static_cast<uint64_t*>(value);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr attribute, void* value) {
+  return Call([&](Device& d) {
+    if (attribute != cudaMemPoolAttrReservedMemCurrent && attribute != cudaMemPoolAttrUsedMemCurrent) {
+      return cudaErrorInvalidValue;
+    }
+    *static_cast<uint64_t*>(value) = attribute == cudaMemPoolAttrReservedMemCurrent ? d.pool.reserved : d.pool.used;
     return cudaSuccess;
   });
 }

@@ -213,11 +213,16 @@ cudaError_t cudaGetLastError() {
 // ---- The device ----
 
 cudaError_t cudaDriverGetVersion(int* version) {
-  return Call([&](Device&) { return *version = 13000, cudaSuccess; });
+  return Call([&](Device& d) { return *version = d.driver, cudaSuccess; });
 }
-cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  return Call([&](Device&) { return *version = emulator::kRuntimeVersion, cudaSuccess; });
+}
 cudaError_t cudaGetDeviceCount(int* count) {
-  return Call([&](Device&) { return *count = 1, cudaSuccess; });
+  return Call([&](Device& d) {
+    if (d.driver < emulator::kRuntimeVersion) return cudaErrorInsufficientDriver;  // *count stays
+    return *count = 1, cudaSuccess;
+  });
 }
 cudaError_t cudaSetDevice(int device) {
   return Call([&](Device&) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; });

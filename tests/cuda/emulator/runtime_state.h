@@ -38,6 +38,8 @@ struct Flight {
   bool to_host;
 };
 
+inline constexpr int kRuntimeVersion = 13000;  // of CUDA
+
 struct Device {
   Device();  // as the environment says
 
@@ -55,6 +57,7 @@ struct Device {
   size_t memory = size_t{16} << 30;
   size_t used = 0;  // what the driver gave: to the pool, and outside it
   bool pools = true;
+  int driver = kRuntimeVersion;
   Pool pool;
   std::map<const char*, Allocation> allocations;       // of device memory, by address
   std::map<const char*, Allocation> host_allocations;  // pinned
