@@ -93,7 +93,7 @@ struct AttentionInputs {
   Memberships memberships;  // empty unless a pattern is DrawnRows
   int32_t num_heads = 0;
   // Heads of k and v; divides num_heads: each run of num_heads / num_key_value_heads heads reads the same keys and
-  // values (grouped queries). 0: num_heads. Fewer only where Backend::ServesDecoders, and not with DrawnRows.
+  // values (grouped queries). 0: num_heads. Fewer not with DrawnRows.
   int32_t num_key_value_heads = 0;
   int32_t head_dim = 0;
   int32_t value_dim = 0;  // of v and the output; 0: head_dim

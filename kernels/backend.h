@@ -92,11 +92,6 @@ class Backend {
   // Whether Attend takes AttentionProblem::pages. Any thread.
   virtual bool TakesPages() const { return false; }
 
-  // Whether it has what decoders of the Llama shape, and ModernBERT, need beside the other models' operations: RmsNorm,
-  // Rotate, GatedFeedForward, AttentionInputs::num_key_value_heads, and a reach of AllPairs. Otherwise these calls fail
-  // with UNIMPLEMENTED. Any thread.
-  virtual bool ServesDecoders() const { return false; }
-
   // Whether Allocate, Reserve, Upload, PrepareLinear and PrepareMemberships may be called, on memory and weights of the
   // caller's own, while another thread uses the backend.
   virtual bool PreparesBeside() const { return false; }
@@ -137,11 +132,8 @@ class Backend {
   // y += down(activation(a) * b), where the halves of a row of gate_up(x) are a and b. x [rows, in of gate_up], y
   // [rows, out of down]; y may be x. gate_up was prepared without an activation, and its `out` is twice the `in` of
   // down.
-  virtual absl::Status GatedFeedForward(const LinearWeights& /*gate_up*/, const LinearWeights& /*down*/,
-                                        Activation /*activation*/, ConstMatrix /*x*/, Matrix /*y*/,
-                                        Phase /*phase*/ = Phase::kPrefill) {
-    return NotHere("gated feed-forward");
-  }
+  virtual absl::Status GatedFeedForward(const LinearWeights& gate_up, const LinearWeights& down, Activation activation,
+                                        ConstMatrix x, Matrix y, Phase phase = Phase::kPrefill) = 0;
 
   // y[r] = word[token_ids[r]] + position[positions[r]]; position may be empty. y [rows, hidden].
   virtual absl::Status Embed(ConstMatrix word, ConstMatrix position, std::span<const int32_t> token_ids,
@@ -150,16 +142,11 @@ class Backend {
   virtual absl::Status LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y) = 0;
   // y = x / sqrt(mean of x^2 + epsilon) * weight, for each run of `group` columns of a row by itself: the row, or a
   // head. weight [group]; group divides x.columns; y may be x.
-  virtual absl::Status RmsNorm(ConstMatrix /*x*/, const float* /*weight*/, float /*epsilon*/, int64_t /*group*/,
-                               Matrix /*y*/) {
-    return NotHere("RMS norm");
-  }
+  virtual absl::Status RmsNorm(ConstMatrix x, const float* weight, float epsilon, int64_t group, Matrix y) = 0;
   // Rotates each run of table.columns columns of row r, in place: with the first half a and the second half b, and row
   // positions[r] of the table as cosines c and sines s, side by side, (a, b) = (a c - b s, b c + a s). positions
   // [x.rows], host.
-  virtual absl::Status Rotate(Matrix /*x*/, ConstMatrix /*table*/, std::span<const int32_t> /*positions*/) {
-    return NotHere("rotary positions");
-  }
+  virtual absl::Status Rotate(Matrix x, ConstMatrix table, std::span<const int32_t> positions) = 0;
   // A cache of keys and values: rows that calls of Attend read again and again (AttentionInputs::cached). Returns the
   // floats that `columns` columns of a row take there: fewer where the precision rounds keys and values anyhow.
   virtual int64_t CacheFloats(int64_t columns) const { return columns; }

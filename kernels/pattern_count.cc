@@ -107,6 +107,13 @@ KeyRun KeysOf(const AllPairs& pairs, const int32_t* positions, int32_t tokens, i
   return run;
 }
 
+int64_t RunLength(const int32_t* keys, int64_t count) {
+  if (count > 0 && keys[count - 1] - keys[0] == count - 1) return count;
+  int64_t run = 0;
+  while (run < count && keys[run] - keys[0] == run) ++run;
+  return run;
+}
+
 int64_t FirstGivenRow(const AttentionProblem& problem, const HeadEdges& given) {
   return static_cast<int64_t>(given.row_offsets.size()) - 1 == problem.tokens ? 0 : problem.first_query;
 }

@@ -16,6 +16,9 @@ struct KeyRun {
 };
 KeyRun KeysOf(const AllPairs& pairs, const int32_t* positions, int32_t tokens, int32_t query);
 
+// The first keys of a list that follow each other.
+int64_t RunLength(const int32_t* keys, int64_t count);
+
 // Token of the first row of `given`: given edges have rows for all tokens of the problem, or for its queries only.
 int64_t FirstGivenRow(const AttentionProblem& problem, const HeadEdges& given);
 

@@ -81,17 +81,6 @@ absl::StatusOr<hugging_face::Folder> ReadFolder(ModelFolder& files, AttentionKin
   return folder;
 }
 
-// UNIMPLEMENTED: the backend lacks what the model needs.
-absl::Status CheckServed(const hugging_face::Folder& folder, const Backend& backend) {
-  const ModelConfig& config = folder.config;
-  const bool decoder = config.rms_norm || config.gated || config.position_embedding == PositionEmbedding::kRotary ||
-                       KeyValueHeads(config) != config.num_attention_heads || HasWindows(config);
-  if (!decoder || backend.ServesDecoders()) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("config.json: ", folder.architecture,
-                                               " has RMS norms, rotary positions, a gate or windows, which ",
-                                               backend.device(), " does not serve; --device=cpu does"));
-}
-
 // Weights on the backend, and what is known of their files.
 struct Loaded {
   std::unique_ptr<const ModelWeights> weights;
@@ -137,7 +126,6 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, B
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(ModelFolder& files, Backend& backend, AttentionKinds kinds,
                                                  const RunWork& use_backend) {
   ASSIGN_OR_RETURN(hugging_face::Folder folder, ReadFolder(files, kinds));
-  RETURN_IF_ERROR(CheckServed(folder, backend));
   const RunWork& prepare = backend.PreparesBeside() ? RunHere : use_backend;
   ASSIGN_OR_RETURN(Loaded loaded, ReadWeights(files, folder, backend, prepare));
   ModelConfig config = std::move(folder.config);

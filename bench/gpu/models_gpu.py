@@ -11,10 +11,10 @@
 - Models of examples/models that are there, and `long` under a cap and with samples.
 
 Ours is `compute_us` of the answers, the server's time without queue and client, as a median; rates are those that the
-client saw. A row is printed when it is there; --json gets them as JSON lines, behind one about the run. A model that
-the device does not serve is a row that says so. --seconds ends before so many have passed: rows for which there is no
-time are "not run". Needs numpy; the peers are left out, and a row says why, where there is no PyTorch with CUDA or no
-transformers. Exit codes: 0; 1 where a row failed or was not run.
+client saw. A row is printed when it is there; --json gets them as JSON lines, behind one about the run. --seconds ends
+before so many have passed: rows for which there is no time are "not run". Needs numpy; the peers are left out, and a
+row says why, where there is no PyTorch with CUDA or no transformers. Exit codes: 0; 1 where a row failed or was not
+run.
 
 --figures times only the models of figures.py, and prints what its figures are and what they must be.
 --dry-run takes tiny shapes, on any device, and measures nothing.
@@ -83,10 +83,6 @@ class DrySizes(Sizes):
     turn = 0.05
 
 
-class Refused(Exception):
-    """The device does not serve the model."""
-
-
 class Report:
     def __init__(self, path, seconds, about):
         self.end = time.monotonic() + seconds
@@ -108,9 +104,6 @@ class Report:
             return False
         try:
             self.write(row | measure())
-        except Refused as error:
-            self.write(row | {"refused": str(error)})
-            return False
         except Exception as error:  # noqa: BLE001  of a model or of a peer: a result
             self.fail(row, error)
             return False
@@ -142,8 +135,6 @@ def bench(server, model, turn, *flags, at_once=1):
         [server.binaries / "edgewise", "bench", f"--server={server.address}", f"--model={model}", "--warmup=3",
          f"--duration={turn}s", f"--concurrency={at_once}", f"--timeout={CALL_SECONDS}s", f"--calls={calls}",
          f"--json={summary}", *flags], capture_output=True, text=True, timeout=2 * CALL_SECONDS)
-    if "does not serve" in done.stderr:
-        raise Refused(done.stderr.strip().partition("failed to load: ")[2])
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip()[-300:] or f"edgewise bench ended with {done.returncode}")
     found = json.loads(summary.read_text())

@@ -52,8 +52,6 @@ class CpuBackend : public Backend {
 
   void ReleaseUnused() override { buffers_.Age(); }
 
-  bool ServesDecoders() const override { return true; }
-
   bool PreparesBeside() const override { return true; }
 
   absl::StatusOr<Buffer> Allocate(int64_t floats) override { return buffers_.Allocate(floats); }

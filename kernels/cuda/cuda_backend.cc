@@ -120,7 +120,12 @@ class CudaBackend : public Backend {
 
   absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y,
                            Phase phase) override {
-    return Use([&] { return linears_->FeedForward(up, down, x, y, phase); });
+    return Use([&] { return linears_->FeedForward(up, down, std::nullopt, x, y, phase); });
+  }
+
+  absl::Status GatedFeedForward(const LinearWeights& gate_up, const LinearWeights& down, Activation activation,
+                                ConstMatrix x, Matrix y, Phase phase) override {
+    return Use([&] { return linears_->FeedForward(gate_up, down, activation, x, y, phase); });
   }
 
   absl::Status Embed(ConstMatrix word, ConstMatrix position, std::span<const int32_t> token_ids,
@@ -134,7 +139,19 @@ class CudaBackend : public Backend {
   }
 
   absl::Status LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y) override {
-    return Run("layer norm", [&] { return cuda::LayerNorm(device_->stream(), x, weight, bias, epsilon, y); });
+    return Run("layer norm", [&] { return Norm(device_->stream(), x, weight, bias, epsilon, x.columns, y); });
+  }
+
+  absl::Status RmsNorm(ConstMatrix x, const float* weight, float epsilon, int64_t group, Matrix y) override {
+    return Run("RMS norm", [&] { return Norm(device_->stream(), x, weight, nullptr, epsilon, group, y); });
+  }
+
+  absl::Status Rotate(Matrix x, ConstMatrix table, std::span<const int32_t> positions) override {
+    if (x.rows == 0) return absl::OkStatus();
+    return Staged([&](Staging& staging) {
+      const int32_t* places = staging.Add(positions.first(x.rows));
+      return [=, this] { return cuda::Rotate(device_->stream(), x, table, places); };
+    });
   }
 
   int64_t CacheFloats(int64_t columns) const override { return bf16_ ? columns / 2 : columns; }
@@ -206,13 +223,6 @@ class CudaBackend : public Backend {
 
   absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                       std::span<EdgeCap> caps, Matrix out) override {
-    const auto windowed = [](const AttentionProblem& problem) {
-      const auto* all = std::get_if<AllPairs>(&problem.pattern);
-      return all != nullptr && all->reach != AllPairs::kFar;
-    };
-    if (inputs.key_value_heads() != inputs.num_heads || std::any_of(problems.begin(), problems.end(), windowed)) {
-      return absl::UnimplementedError("a GPU attends neither with grouped queries nor in windows; use --device=cpu");
-    }
     return Use([&] { return attention_.Attend(inputs, problems, caps, out); });
   }
 

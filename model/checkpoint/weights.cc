@@ -1,5 +1,6 @@
 #include "model/checkpoint/weights.h"
 
+#include <cmath>
 #include <span>
 #include <utility>
 
@@ -72,11 +73,19 @@ class Loader {
     absl::Status status = Prepare(stacked(".weight", config_.hidden_size),
                                   config_.projection_bias ? stacked(".bias", 1) : std::vector<float>(), rows,
                                   Activation::kNone, out.query_key_value);
-    if (status.ok() && config_.head_norm) status = LoadBuffer(Values(prefix + "query_norm.weight"), out.query_norm);
-    if (status.ok() && config_.head_norm) status = LoadBuffer(Values(prefix + "key_norm.weight"), out.key_norm);
+    if (status.ok() && config_.head_norm) status = LoadHeadNorm(prefix + "query_norm.weight", out.query_norm);
+    if (status.ok() && config_.head_norm) status = LoadHeadNorm(prefix + "key_norm.weight", out.key_norm);
     if (!status.ok()) return status;
     return Prepare(PadHeads({Values(prefix + "output.weight")}, 1), BiasOf(prefix + "output"), config_.hidden_size,
                    Activation::kNone, out.output);
+  }
+
+  // The mean of a head's squares is also of its zeros: here and in head_norm_eps is their share.
+  absl::Status LoadHeadNorm(const std::string& name, Buffer& out) {
+    std::vector<float> weight = PadHeads({Values(name)}, 1);
+    const auto share = static_cast<float>(std::sqrt(static_cast<double>(config_.head_dim) / head_dim_));
+    for (float& value : weight) value *= share;
+    return LoadBuffer(weight, out);
   }
 
   absl::Status LoadMemberships(size_t layer, std::unique_ptr<MembershipWeights>& out) {
@@ -147,8 +156,10 @@ class Loader {
                                                         {&config_.window_rotary, &weights.window_rotary}};
     for (const auto& [rotary, table] : tables) {
       if (rotary->angles.empty()) continue;
+      std::vector<double> angles = rotary->angles;
+      angles.resize(static_cast<size_t>(head_dim_) / 2, 0.0);
       const absl::Status status =
-          LoadBuffer(RotaryTable(rotary->angles, rotary->factor, config_.max_position_embeddings), *table);
+          LoadBuffer(RotaryTable(angles, rotary->factor, config_.max_position_embeddings), *table);
       if (!status.ok()) return status;
     }
     for (size_t l = 0; l < weights.layers.size(); ++l) {
@@ -199,9 +210,10 @@ class Loader {
   }
 
   // Tensors, one behind the other, whose dimension head_dim is followed by dimensions of `inner` values: with zeros up
-  // to head_dim_.
+  // to head_dim_. Halves that rotate get their zeros each.
   std::vector<float> PadHeads(const std::vector<std::span<const float>>& tensors, int64_t inner) const {
-    const size_t run = config_.head_dim * inner, zeros = (head_dim_ - config_.head_dim) * inner;
+    const int64_t parts = config_.position_embedding == PositionEmbedding::kRotary ? 2 : 1;
+    const size_t run = config_.head_dim * inner / parts, zeros = (head_dim_ - config_.head_dim) * inner / parts;
     std::vector<float> padded;
     for (const std::span<const float> values : tensors) {
       for (size_t i = 0; i < values.size(); i += run) {
@@ -252,6 +264,8 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> PlaceWeights(const ModelConfig& co
   if (!status.ok()) return status;
   auto weights = std::make_unique<ModelWeights>();
   Loader loader(config, tensors, backend);
+  weights->head_norm_eps = config.layer_norm_eps *
+                           (static_cast<float>(config.head_dim) / static_cast<float>(AlignedHeadDim(config, backend)));
   // Runs a step unless a step before it failed.
   auto load = [&](const auto& step) {
     if (status.ok()) status = use_backend(step);

@@ -24,7 +24,7 @@ struct LayerWeights {
   Norm attention_norm, mlp_norm;  // attention_norm empty: none (ModelConfig::first_norm)
   // [(heads + 2 * key/value heads) * head_dim, hidden]: query rows, then key, then value
   std::unique_ptr<LinearWeights> query_key_value;
-  Buffer query_norm, key_norm;                      // weights [head_dim] of RmsNorm; empty: none
+  Buffer query_norm, key_norm;                      // weights [head_dim] of RmsNorm with head_norm_eps; empty: none
   const float* rotary = nullptr;                    // the layer's table, one of ModelWeights; null: none
   std::unique_ptr<LinearWeights> output, up, down;  // ModelConfig::gated: `up` has the rows of the gate, then its own
   std::unique_ptr<MembershipWeights> memberships;   // sbm; else null
@@ -39,6 +39,7 @@ struct ModelWeights {
   // hidden]; empty: none. For patches row 0 has the CLS row, and the others the bias of the features.
   Buffer position;
   Norm embedding_norm;  // empty: none
+  float head_norm_eps = 0.0f;
   // [max_position_embeddings, head_dim], as Backend::Rotate takes it: of ModelConfig::rotary and window_rotary. Empty:
   // none.
   Buffer rotary, window_rotary;

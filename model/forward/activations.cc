@@ -184,7 +184,7 @@ absl::Status Activations::Project(const LayerWeights& weights, bool memberships,
   }
   RETURN_IF_ERROR(backend_.Linear(*weights.query_key_value, source, all, false, phase));
   const int64_t width = Columns(model_.config(), kAttended, 0), key_width = (all.columns - width) / 2;
-  RETURN_IF_ERROR(TurnHeads(weights, all.Columns(0, width), all.Columns(width, key_width), part));
+  RETURN_IF_ERROR(TurnHeads(weights, all.Columns(0, width + key_width), part));
   if (!memberships) return absl::OkStatus();
   rank_ = weights.memberships->rank();
   RETURN_IF_ERROR(Reserve({kX, kY, kQueryBound, kKeyBound}));
@@ -196,18 +196,19 @@ absl::Status Activations::Project(const LayerWeights& weights, bool memberships,
   return backend_.ComputeMemberships(*weights.memberships, all.Columns(0, width), all.Columns(width, key_width), out);
 }
 
-absl::Status Activations::TurnHeads(const LayerWeights& weights, Matrix queries, Matrix keys, Part part) {
+absl::Status Activations::TurnHeads(const LayerWeights& weights, Matrix heads, Part part) {
   const ModelConfig& config = model_.config();
   if (config.head_norm) {
-    const float eps = config.layer_norm_eps;
+    const int64_t width = Columns(config, kAttended, 0);
+    const Matrix queries = heads.Columns(0, width), keys = heads.Columns(width, heads.columns - width);
+    const float eps = model_.weights().head_norm_eps;
     RETURN_IF_ERROR(backend_.RmsNorm(queries, weights.query_norm.data(), eps, config.head_dim, queries));
     RETURN_IF_ERROR(backend_.RmsNorm(keys, weights.key_norm.data(), eps, config.head_dim, keys));
   }
   if (positions_.empty()) return absl::OkStatus();
   const ConstMatrix table(weights.rotary, config.max_position_embeddings, config.head_dim);
   const std::span<const int32_t> positions = std::span(positions_).subspan(part.first, part.count);
-  RETURN_IF_ERROR(backend_.Rotate(queries, table, positions));
-  return backend_.Rotate(keys, table, positions);
+  return backend_.Rotate(heads, table, positions);
 }
 
 absl::Status Activations::Finish(const LayerWeights& weights, Phase phase, Part part) {

@@ -76,7 +76,7 @@ class Activations {
   absl::Status Reserve(Field field, int64_t floats);
   absl::Status Reserve(std::initializer_list<Field> fields);  // of all rows
   // Norms queries and keys of these rows, and rotates them.
-  absl::Status TurnHeads(const LayerWeights& weights, Matrix queries, Matrix keys, Part part);
+  absl::Status TurnHeads(const LayerWeights& weights, Matrix heads, Part part);
   absl::Status ProjectFeatures(std::span<const QueryRange> ranges, Phase phase);  // into kNormed
 
   const Model& model_;

@@ -40,6 +40,7 @@ TilesCall::TilesCall(const edgewise::testing::Case& from, bool bf16, TileCuts cu
     call_.v16_head_stride = inputs.value_dim > 0 ? inputs.value_dim : inputs.head_dim;
   }
   call_.num_heads = inputs.num_heads;
+  call_.heads_of_key = inputs.num_heads / inputs.key_value_heads();
   call_.head_dim = inputs.head_dim;
   call_.value_dim = inputs.value_dim > 0 ? inputs.value_dim : inputs.head_dim;
   call_.scale = inputs.scale;

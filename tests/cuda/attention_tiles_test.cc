@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <variant>
 #include <vector>
 
@@ -147,6 +148,54 @@ TEST_P(AttentionTilesTest, RunsOfPartsGiveTheBytesOfOne) {
   const std::vector<float> whole = run(kMostPartFloats);
   EXPECT_TRUE(SameBytes(run(2000), whole));
   EXPECT_TRUE(SameBytes(run(1), whole));
+}
+
+std::vector<TileItem> ItemsOf(Case& made, const AllPairs& pairs, int32_t first_query) {
+  made.AddProblems(pairs);
+  made.problems[0].first_query = first_query;
+  const auto device = *Device::Open(0);
+  std::vector<TileItem> items;
+  AddTileItems(made.problems[0], 0, made.inputs, device->staging(), items);
+  EXPECT_TRUE(device->staging().Commit().ok());
+  return items;
+}
+
+// In steps of generation a query is all that a head has: without this, each of its group would read the keys again.
+TEST(AddTileItemsTest, HeadsThatShareKeysShareTheItemsOfFewQueries) {
+  for (const auto& [queries, items, of_first] : {std::tuple(1, 2, 6), {4, 4, 4}, {5, 6, 6}, {16, 16, 1}}) {
+    Shape shape;
+    shape.lengths = {100};
+    shape.heads = 12;
+    shape.key_value_heads = 2;
+    Case made(shape);
+    made.inputs.phase = Phase::kDecode;
+    const std::vector<TileItem> got = ItemsOf(made, AllPairs{true}, 100 - queries);
+    EXPECT_EQ(std::ssize(got), items) << queries;
+    EXPECT_EQ(got[0].heads, of_first) << queries;
+    int32_t rows = 0;
+    for (const TileItem& item : got) {
+      EXPECT_LE(RowsOf(item), kWarpQueries);
+      EXPECT_EQ(item.head / 6, (item.head + item.heads - 1) / 6) << "they share their keys";
+      rows += RowsOf(item);
+    }
+    EXPECT_EQ(rows, 12 * queries);
+  }
+}
+
+TEST(AddTileItemsTest, AWindowIsReadFromItsFirstKeyOn) {
+  Shape shape;
+  shape.lengths = {1000};
+  shape.heads = 1;
+  Case made(shape);
+  made.inputs.phase = Phase::kDecode;
+  for (const auto& [reach, parts] : {std::pair(100, 1), {300, 2}, {999, 4}}) {
+    made.problems.clear();
+    const std::vector<TileItem> items = ItemsOf(made, AllPairs{true, reach}, 999);
+    ASSERT_EQ(items.size(), 1u);
+    EXPECT_EQ(items[0].first_key, 999 - reach);
+    EXPECT_EQ(items[0].num_keys, 1000);
+    EXPECT_EQ(PartsOf(items[0]), parts);
+  }
 }
 
 TEST(OrderTileItemsTest, FewQueriesGoToOneWarpWhereTheyAreMost) {

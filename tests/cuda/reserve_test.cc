@@ -62,6 +62,20 @@ TEST_P(FullWaveTest, OfTokens) {
   Run(Texts(*loaded_, 256, 64));
 }
 
+TEST_P(FullWaveTest, OfGatedRows) {
+  Load({{"model_type", "llama"},
+        {"architectures", {"LlamaForCausalLM"}},
+        {"vocab_size", 50},
+        {"hidden_size", 32},
+        {"num_hidden_layers", 1},
+        {"num_attention_heads", 4},
+        {"num_key_value_heads", 2},
+        {"intermediate_size", 1088},
+        {"max_position_embeddings", 64}},
+       GetParam());
+  Run(Texts(*loaded_, 256, 64));
+}
+
 // As many samples of a prompt as a wave has room for, twice.
 TEST_P(FullWaveTest, OfPrompts) {
   constexpr int32_t kLength = 512, kSamples = 32;

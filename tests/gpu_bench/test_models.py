@@ -29,7 +29,7 @@ class ModelsTest(unittest.TestCase):
         return done.returncode, about, {line["case"]: line for line in lines}
 
     @unittest.skipUnless(BIN, "needs EDGEWISE_BIN and EDGEWISE_CUDA_MODULE")
-    def test_every_model_has_its_rows_and_one_that_is_refused_says_so(self):
+    def test_every_model_has_its_rows(self):
         for name in ("sentiment", "shakespeare-llama"):
             shutil.copytree(ROOT / "examples/models" / name, self.folder / "models" / name)
         code, about, rows = self.run_models()
@@ -39,10 +39,10 @@ class ModelsTest(unittest.TestCase):
         self.assertGreater(min(sbm[f"{way}_ms"] for way in ("own", "dense", "cap_of_a_tenth")), 0)
         self.assertLess(sbm["density"], 0.3)
         self.assertGreater(rows["bert, 16 tokens x 2"]["inputs_per_second"], 0)
-        self.assertGreater(rows["gpt2, 3 tokens after 8 x 2"]["tokens_per_second"], 0)
-        self.assertGreater(rows["sentiment x 32"]["answered"], 0)
-        for case in ("llama, 3 tokens after 8 x 2", "shakespeare-llama --new_tokens=64 x 1"):
-            self.assertIn("cuda/sm_90/fp32 does not serve", rows[case]["refused"])
+        for case in ("gpt2, 3 tokens after 8 x 2", "llama, 3 tokens after 8 x 2"):
+            self.assertGreater(rows[case]["tokens_per_second"], 0)
+        for case in ("sentiment x 32", "shakespeare-llama --new_tokens=64 x 1"):
+            self.assertGreater(rows[case]["answered"], 0)
 
     @unittest.skipUnless(BIN, "needs EDGEWISE_BIN and EDGEWISE_CUDA_MODULE")
     def test_figures_are_of_few_models(self):

@@ -81,14 +81,18 @@ TEST_P(EveryKernelTest, DecodingIsRight) {
     SCOPED_TRACE(std::to_string(head_dim) + ", " + std::to_string(value_dim));
     Shape shape;
     shape.lengths = {300};  // keys of two parts
-    shape.heads = 1;
+    shape.heads = 2;
+    shape.key_value_heads = 1;
     shape.head_dim = head_dim;
     shape.value_dim = value_dim;
     Case made(shape);
     made.inputs.phase = Phase::kDecode;
-    made.AddProblems(AllPairs{true});
-    made.problems[0].first_query = 299;
-    made.out_rows = 1;
+    for (const int32_t reach : {AllPairs::kFar, 50}) made.AddProblems(AllPairs{true, reach});
+    for (int p = 0; p < 2; ++p) {
+      made.problems[p].first_query = 299;
+      made.problems[p].out_row = p;
+    }
+    made.out_rows = 2;
     ExpectReference(made);
   }
 }
@@ -106,12 +110,19 @@ std::vector<float> Operations(Backend& backend, int64_t width) {
   const std::vector<int32_t> ids = {1, 0, 10, 3, 3, 7, 9, 2, 5}, places = {0, 1, 2, 3, 4, 5, 19, 7, 8};
   check(backend.Embed(words.AsMatrix(11, width), positions.AsMatrix(20, width), ids, places, x));
   check(backend.LayerNorm(x, scale.data(), shift.data(), 1e-5f, x));
-  const auto weights = *backend.PrepareLinear(Random(width * width, 6, 1.0f / std::sqrt(static_cast<float>(width))),
-                                              Random(width, 7), width, width, Activation::kGelu);
+  check(backend.Rotate(x.Columns(0, 16), words.AsMatrix(20, 8), places));
+  check(backend.RmsNorm(x, scale.data(), 1e-5f, width, x));
+  const float unit = 1.0f / std::sqrt(static_cast<float>(width));
+  const auto weights =
+      *backend.PrepareLinear(Random(width * width, 6, unit), Random(width, 7), width, width, Activation::kGelu);
   check(backend.Linear(*weights, x, y, true, Phase::kPrefill));
   for (const int64_t few : {1, 2, 4, 9}) {
     check(backend.Linear(*weights, x.Rows(0, few), y.Rows(0, few), true, Phase::kDecode));
   }
+  const auto gate_up =
+      *backend.PrepareLinear(Random(2 * width * width, 8, unit), {}, 2 * width, width, Activation::kNone);
+  const auto down = *backend.PrepareLinear(Random(width * width, 9, unit), {}, width, width, Activation::kNone);
+  check(backend.GatedFeedForward(*gate_up, *down, Activation::kSilu, x, y));
   check(backend.GatherRows(y, std::vector<int64_t>{8, 0, 3}, gathered.AsMatrix(3, width)));
   check(backend.PoolMean(y, std::vector<int64_t>{0, 2, kRows}, std::vector<float>{2, 7}, means.AsMatrix(2, width)));
   check(backend.PairFeatures(y.Rows(0, 4), y.Rows(4, 4), pairs.AsMatrix(4, 4 * width)));

@@ -1,7 +1,6 @@
 // Matrix products on every device: right, and a row's result depends on that row alone.
 #include <gmock/gmock.h>
 
-#include <bit>
 #include <cmath>
 #include <string>
 
@@ -14,6 +13,7 @@ namespace {
 
 using testing::DeviceMatrix;
 using testing::Random;
+using testing::Rounded;
 using testing::RowsOf;
 
 struct ProductShape {
@@ -33,15 +33,6 @@ constexpr Phase kPhases[] = {Phase::kPrefill, Phase::kDecode};
 constexpr Activation kActivations[] = {Activation::kNone,      Activation::kRelu, Activation::kGelu,
                                        Activation::kGeluTanh,  Activation::kTanh, Activation::kSilu,
                                        Activation::kQuickGelu, Activation::kMish};
-
-// To bfloat16.
-std::vector<float> Rounded(std::vector<float> values) {
-  for (float& value : values) {
-    const auto bits = std::bit_cast<uint32_t>(value);
-    value = std::bit_cast<float>((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u);
-  }
-  return values;
-}
 
 // Rows of `in` numbers, to 8 bits.
 std::vector<float> Rounded(std::vector<float> values, int64_t in,

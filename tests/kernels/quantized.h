@@ -1,14 +1,24 @@
-// What --weights=int8 makes of numbers, by its definition (docs/weights.md), one number at a time.
+// Numbers in fewer bits, one number at a time: bfloat16, and --weights=int8 by its definition (docs/weights.md).
 #ifndef EDGEWISE_TESTS_KERNELS_QUANTIZED_H_
 #define EDGEWISE_TESTS_KERNELS_QUANTIZED_H_
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 namespace edgewise::testing {
+
+// To bfloat16.
+inline std::vector<float> Rounded(std::vector<float> values) {
+  for (float& value : values) {
+    const auto bits = std::bit_cast<uint32_t>(value);
+    value = std::bit_cast<float>((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u);
+  }
+  return values;
+}
 
 // A number is (level - zero) * scale.
 struct Quantized {

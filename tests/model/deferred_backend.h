@@ -26,7 +26,6 @@ class DeferredBackend : public Backend {
 
   const std::string& device() const override { return inner_->device(); }
   bool TakesPages() const override { return inner_->TakesPages(); }
-  bool ServesDecoders() const override { return inner_->ServesDecoders(); }
   int32_t HeadAlignment() const override { return inner_->HeadAlignment(); }
   absl::StatusOr<Buffer> Allocate(int64_t floats) override { return inner_->Allocate(floats); }
   absl::Status Upload(std::span<const float> host, float* device) override { return inner_->Upload(host, device); }

@@ -9,8 +9,6 @@
 #include <vector>
 
 #include "model/kinds/kind.h"
-#include "model/load.h"
-#include "tests/model/deferred_backend.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/run_model.h"
 #include "tests/support/paths.h"
@@ -80,23 +78,6 @@ TEST(ModernBertTest, WithoutWindowsALayerKeepsItsRotaryPositions) {
   block.block_size = 64;
   input.attention = std::make_shared<const std::vector<AttentionConfig>>(4, block);
   EXPECT_TRUE(SameBytes(expected, RunOne(*narrow, input)));
-}
-
-class WithoutDecoders : public DeferredBackend {
- public:
-  using DeferredBackend::DeferredBackend;
-  bool ServesDecoders() const override { return false; }
-};
-
-TEST(ModernBertTest, IsRefusedWhereTheDeviceLacksWhatItNeeds) {
-  WithoutDecoders backend(MakeBackend());
-  EXPECT_TRUE(edgewise::LoadModel(ModernBert("bert_sequence"), backend).ok());
-  const auto model = edgewise::LoadModel(ModernBert("modernbert_sequence"), backend);
-  EXPECT_EQ(model.status().code(), absl::StatusCode::kUnimplemented);
-  EXPECT_EQ(
-      std::string(model.status().message()),
-      "config.json: ModernBertForSequenceClassification has RMS norms, rotary positions, a gate or windows, which " +
-          backend.device() + " does not serve; --device=cpu does");
 }
 
 }  // namespace

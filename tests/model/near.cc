@@ -11,6 +11,8 @@ namespace edgewise::testing {
 namespace {
 
 std::string_view Weights() {
+  const char* const precision = std::getenv("EDGEWISE_TEST_PRECISION");
+  if (precision != nullptr && std::string_view(precision) == "bf16") return "bfloat16";
   const char* const weights = std::getenv("EDGEWISE_TEST_WEIGHTS");
   return weights == nullptr ? "float32" : weights;
 }

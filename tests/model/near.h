@@ -15,7 +15,7 @@ class Comparison {
   void Add(std::span<const float> got, const nlohmann::json& expected, const std::string& what);
 
   // The norm of all errors over the norm of all numbers, recorded as the property "relative_error" of the running test.
-  // With weights in bfloat16 expects at most 0.03, with int8 at most 0.15.
+  // With weights in bfloat16, or a GPU's precision bf16, expects at most 0.03, with int8 at most 0.15.
   ~Comparison();
 
  private:

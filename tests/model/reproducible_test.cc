@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <random>
-#include <set>
 #include <string>
 
 #include "model/load.h"
@@ -13,7 +12,6 @@
 #include "tests/model/model_builder.h"
 #include "tests/model/model_kinds.h"
 #include "tests/model/run_model.h"
-#include "tests/model/toy_kind.h"
 
 namespace edgewise::testing {
 namespace {
@@ -113,19 +111,6 @@ TEST_P(ReproducibleTest, ADroppedInputLeavesTheOthersAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, ReproducibleTest, ::testing::ValuesIn(ModelKinds()),
                          [](const auto& info) { return info.param.name; });
-
-// What tests of all kinds skip.
-TEST(ServedKindsTest, NoKindIsRefusedButDecodersWhereTheDeviceHasNone) {
-  const std::set<std::string> decoders = {"llama", "mistral", "qwen2", "qwen3", "modernbert"};
-  const std::unique_ptr<Backend> backend = MakeBackend();
-  for (const ModelKind& kind : ModelKinds()) {
-    const TemporaryFolder folder;
-    const json config = ConfigOf(kind);
-    const bool refused = !backend->ServesDecoders() && decoders.contains(config.value("model_type", ""));
-    const auto model = edgewise::LoadModel(WriteModel(folder.path(), config), *backend, KindsWithToy());
-    EXPECT_EQ(model.status().code(), refused ? absl::StatusCode::kUnimplemented : absl::StatusCode::kOk) << kind.name;
-  }
-}
 
 // How often two heads' draws of the same n x n pairs met, against what independence and equality of the random numbers
 // would give, over many seeds.

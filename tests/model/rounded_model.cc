@@ -59,7 +59,6 @@ class ReferenceBackend final : public DeferredBackend {
   explicit ReferenceBackend(bool bf16) : DeferredBackend(Cpu()), bf16_(bf16) {}
 
   bool TakesPages() const override { return false; }
-  bool ServesDecoders() const override { return false; }
 
   absl::StatusOr<std::unique_ptr<LinearWeights>> PrepareLinear(std::span<const float> weight,
                                                                std::span<const float> bias, int64_t out, int64_t /*in*/,
@@ -88,6 +87,27 @@ class ReferenceBackend final : public DeferredBackend {
     const Matrix between(wide.data(), x.rows, columns);
     const absl::Status status = Linear(up, x, between, false, phase);
     return status.ok() ? Linear(down, between, y, true, phase) : status;
+  }
+
+  absl::Status GatedFeedForward(const LinearWeights& gate_up, const LinearWeights& down, Activation activation,
+                                ConstMatrix x, Matrix y, Phase phase) override {
+    const int64_t columns = static_cast<const Weights&>(gate_up).out;
+    std::vector<float> both(static_cast<size_t>(x.rows * columns)), gated(both.size() / 2);
+    const Matrix wide(both.data(), x.rows, columns), between(gated.data(), x.rows, columns / 2);
+    const absl::Status status = Linear(gate_up, x, wide, false, phase);
+    if (!status.ok()) return status;
+    reference::Gate(wide, activation, between);
+    return Linear(down, between, y, true, phase);
+  }
+
+  absl::Status RmsNorm(ConstMatrix x, const float* weight, float epsilon, int64_t group, Matrix y) override {
+    reference::RmsNorm(x, weight, epsilon, group, y);
+    return absl::OkStatus();
+  }
+
+  absl::Status Rotate(Matrix x, ConstMatrix table, std::span<const int32_t> positions) override {
+    reference::Rotate(x, table, positions);
+    return absl::OkStatus();
   }
 
   absl::Status LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y) override {

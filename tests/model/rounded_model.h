@@ -21,7 +21,6 @@ double Distance(const std::vector<double>& found, const std::vector<double>& exp
 // queries, keys and values, and the weights of attention where values are multiplied by them.
 class RoundedModel {
  public:
-  // A folder of a model that a backend without ServesDecoders serves.
   explicit RoundedModel(const std::string& folder);
 
   // [words] The probabilities of the token behind an input.

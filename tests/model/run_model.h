@@ -12,8 +12,7 @@
 
 namespace edgewise::testing {
 
-// A backend and the model on it. Fails the process when either cannot be had; but ends the test as skipped where the
-// device has no decoders (Backend::ServesDecoders) and the model is refused for that.
+// A backend and the model on it. Fails the process when either cannot be had.
 struct LoadedModel {
   std::unique_ptr<Backend> backend;  // null: the caller's
   std::unique_ptr<Model> model;

@@ -199,5 +199,33 @@ TEST(HeadAlignmentTest, ZerosBehindHeadsChangeNoEdge) {
   }
 }
 
+// Halves of heads that rotate get zeros each, and the mean of a head's squares leaves them out.
+TEST(HeadAlignmentTest, ZerosInRotatedAndNormedHeadsChangeNothing) {
+  for (const char* name : {"qwen3", "llama"}) {
+    SCOPED_TRACE(name);
+    const TemporaryFolder folder;
+    const bool qwen = name == std::string("qwen3");
+    nlohmann::json config = {{"model_type", name},
+                             {"architectures", {qwen ? "Qwen3ForCausalLM" : "LlamaForCausalLM"}},
+                             {"vocab_size", 50},
+                             {"hidden_size", 32},
+                             {"num_hidden_layers", 2},
+                             {"num_attention_heads", 4},
+                             {"num_key_value_heads", 2},
+                             {"head_dim", 12},
+                             {"intermediate_size", 48},
+                             {"rms_norm_eps", 0.05},
+                             {"max_position_embeddings", 64}};
+    WriteModel(folder.path(), config, 5);
+    const LoadedModel plain = LoadModel(folder.path(), MakeBackend());
+    const LoadedModel aligned = LoadModel(folder.path(), std::make_unique<AligningBackend>(MakeBackend()));
+    EXPECT_EQ(plain->config().head_dim, 12);
+    EXPECT_EQ(aligned->config().head_dim, 16);
+    const std::vector<int32_t> ids = RandomTokens(40, 49, 3);
+    const InputResult want = RunOne(*plain, MakeInput(*plain, ids)), got = RunOne(*aligned, MakeInput(*aligned, ids));
+    EXPECT_THAT(got.sample_results[0].logits, Pointwise(::testing::FloatNear(1e-4f), want.sample_results[0].logits));
+  }
+}
+
 }  // namespace
 }  // namespace edgewise::testing

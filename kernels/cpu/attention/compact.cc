@@ -65,14 +65,6 @@ KeyRun RunOf(const AttentionProblem& problem, const CompactPlan& plan, const Key
   return {first, first + static_cast<int32_t>(offsets[1] - offsets[0])};
 }
 
-// The first tokens of a list that follow each other.
-int64_t RunLength(const int32_t* keys, int64_t count) {
-  if (count > 0 && keys[count - 1] - keys[0] == count - 1) return count;
-  int64_t run = 0;
-  while (run < count && keys[run] - keys[0] == run) ++run;
-  return run;
-}
-
 // Narrows begin and count of a group of runs to what its rows see.
 void FitRuns(const AttentionProblem& problem, const CompactPlan& plan, KeyGroup& group) {
   KeyRun all{problem.tokens, 0};

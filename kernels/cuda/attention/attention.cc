@@ -93,6 +93,7 @@ DeviceCall MakeCall(const AttentionInputs& inputs, Matrix out) {
   call.out = out.data;
   call.out_stride = out.stride;
   call.num_heads = inputs.num_heads;
+  call.heads_of_key = inputs.num_heads / inputs.key_value_heads();
   call.head_dim = inputs.head_dim;
   call.value_dim = inputs.value_dim > 0 ? inputs.value_dim : inputs.head_dim;
   call.scale = inputs.scale;
@@ -148,7 +149,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
     if (of.kind == PatternKind::kGiven) StageGivenRows(problem, inputs.num_heads, staging_, of);
     call.special |= call.multi || problem.bias != nullptr || of.multiplicity != nullptr;
     if (of.kind == PatternKind::kTiles) {
-      AddTileItems(problem, index, inputs.num_heads, inputs.phase, staging_, tile_items);
+      AddTileItems(problem, index, inputs, staging_, tile_items);
     }
   }
   call.num_narrow_items = OrderTileItems(tile_items);
@@ -288,8 +289,9 @@ absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::s
   // Head by head, the key and the value of a token side by side: who attends to it reads one place.
   call.k16_stride = call.v16_stride = call.head_dim + call.value_dim;
   call.k16_head_stride = call.v16_head_stride = inputs.k.rows * call.k16_stride;
+  const int64_t heads = inputs.key_value_heads();
   absl::StatusOr<DeviceArray> block =
-      DeviceArray::Create(device_, call.num_heads * call.k16_head_stride * static_cast<int64_t>(sizeof(__nv_bfloat16)));
+      DeviceArray::Create(device_, heads * call.k16_head_stride * static_cast<int64_t>(sizeof(__nv_bfloat16)));
   if (!block.ok()) return block.status();
   rounded = *std::move(block);
   auto* const to = rounded.as<__nv_bfloat16>();
@@ -301,7 +303,7 @@ absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::s
     end = std::max(end, problem.first_row + problem.tokens);
   }
   const auto round = [&](const ConstMatrix& rows, int32_t columns, int32_t begin) {
-    const ConstMatrix read(rows.row(first), end - first, int64_t{call.num_heads} * columns, rows.stride);
+    const ConstMatrix read(rows.row(first), end - first, heads * columns, rows.stride);
     return RoundHeads(device_.stream(), read, columns, to + first * call.k16_stride + begin, call.k16_stride,
                       call.k16_head_stride);
   };

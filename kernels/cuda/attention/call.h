@@ -168,9 +168,10 @@ struct RowItem {
   int32_t first_query, queries;
 };
 
-// Up to kTileQueries queries of one head that share a list of keys; query r sees the first limits[r] of the keys.
+// Up to kTileQueries rows, queries of heads that share keys and values, which share a list of keys: row r is query
+// r % queries of the item, of head r / queries. Query q sees the keys of the list from starts[q] to limits[q] - 1.
 struct TileItem {
-  int32_t problem, head;
+  int32_t problem, head;  // the first
   int32_t first_query, queries;
   int32_t num_keys;       // no query sees more
   int32_t causal;         // 1: the keys are 0..num_keys-1 and query i sees i + 1 of them; 0: `limits` says how many
@@ -179,11 +180,22 @@ struct TileItem {
   // Among the call's part_rows, where the results of the item's parts begin: those of its queries, part by part. -1: it
   // is not attended to in parts.
   int64_t first_part = -1;
+  int32_t first_key = 0;            // no query sees a place before
+  const int32_t* starts = nullptr;  // [queries]; null: 0
+  int32_t heads = 1;
 };
+EDGEWISE_HOST_DEVICE inline int32_t RowsOf(const TileItem& item) { return item.queries * item.heads; }
+EDGEWISE_HOST_DEVICE inline int32_t HeadOf(const TileItem& item, int32_t row) {
+  return item.heads == 1 ? item.head : item.head + row / item.queries;
+}
+// Among the item's.
+EDGEWISE_HOST_DEVICE inline int32_t QueryOf(const TileItem& item, int32_t row) {
+  return item.heads == 1 ? row : row % item.queries;
+}
 // Floats of a part row: the weighted sums of the values, the largest score, the sum of the weights.
 EDGEWISE_HOST_DEVICE constexpr int64_t PartStride(int32_t value_dim) { return value_dim + 2; }
 EDGEWISE_HOST_DEVICE inline int32_t PartsOf(const TileItem& item) {
-  return item.first_part < 0 ? 1 : (item.num_keys + kPartKeys - 1) / kPartKeys;
+  return item.first_part < 0 ? 1 : (item.num_keys + kPartKeys - 1) / kPartKeys - item.first_key / kPartKeys;
 }
 
 // A head that may be drawn by events (event_draw.cuh). The host sets all but the first two, the device those and what
@@ -227,6 +239,7 @@ struct DeviceCall {
   float* out;
   int64_t out_stride;
   int32_t num_heads, head_dim, value_dim;
+  int32_t heads_of_key = 1;  // neighbouring heads that share keys and values
   float scale;
   const float* distance_bias;  // [heads, 2 * distance_span - 1]; null: none
   int32_t distance_span;
@@ -268,6 +281,8 @@ struct DeviceCall {
   DeviceHeadCounts* counts;
 };
 
+// The head of k and v that a head reads.
+EDGEWISE_HOST_DEVICE inline int64_t KeyHead(const DeviceCall& call, int32_t head) { return head / call.heads_of_key; }
 EDGEWISE_HOST_DEVICE inline bool HeadIsDense(int32_t queries, int32_t tokens, uint64_t edges) {
   return static_cast<int64_t>(edges) * kDenseHeadShare >= int64_t{queries} * tokens;
 }

@@ -19,73 +19,132 @@ void CutQueries(int32_t begin, int32_t end, int32_t most, const Cut& cut) {
   }
 }
 
-void AddForHeads(int32_t num_heads, TileItem item, std::vector<TileItem>& items) {
-  for (item.head = 0; item.head < num_heads; ++item.head) items.push_back(item);
-}
+// Adds the items of one problem of kind kTiles.
+class TileCutter {
+ public:
+  TileCutter(const AttentionProblem& problem, int32_t index, const AttentionInputs& inputs, Staging& staging,
+             std::vector<TileItem>& items)
+      : problem_(problem),
+        index_(index),
+        num_heads_(inputs.num_heads),
+        heads_of_key_(inputs.num_heads / inputs.key_value_heads()),
+        most_rows_(inputs.phase == Phase::kDecode ? kWarpQueries : kTileQueries),
+        runs_(inputs.runs_as_windows),
+        staging_(staging),
+        items_(items),
+        first_item_(items.size()),
+        seen_(problem.tokens - problem.first_query) {}
 
-void AddGroups(const AttentionProblem& problem, const GroupedKeys& groups, int32_t index, int32_t num_heads,
-               int32_t most_queries, Staging& staging, std::vector<TileItem>& items) {
-  const int32_t* keys = staging.Add(std::span<const int32_t>(groups.keys));
-  std::vector<int32_t> seen;  // keys that each query sees
-  if (groups.causal) {
-    for (size_t g = 0; g + 1 < groups.group_begin.size(); ++g) {
-      const auto first = groups.keys.begin() + groups.key_offsets[g],
-                 last = groups.keys.begin() + groups.key_offsets[g + 1];
-      for (int32_t i = groups.group_begin[g]; i < groups.group_begin[g + 1]; ++i) {
-        seen.push_back(static_cast<int32_t>(std::upper_bound(first, last, i) - first));
-      }
+  void AddPairs(const AllPairs& pairs) {
+    const int32_t first = problem_.first_query, end = problem_.tokens;
+    if (pairs.reach == AllPairs::kFar) {
+      return CutQueries(first, end, most_rows_, [&](int32_t query, int32_t queries) {
+        AddForHeads({index_, 0, query, queries, pairs.causal ? query + queries : end, pairs.causal ? 1 : 0});
+      });
     }
+    for (int32_t i = first; i < end; ++i) Seen(i) = KeysOf(pairs, problem_.positions, end, i);
+    Cut(first, end, nullptr);
+    StageSeen();
   }
-  const int32_t* limits = staging.Add(std::span<const int32_t>(seen));
-  for (size_t g = 0; g + 1 < groups.group_begin.size(); ++g) {
-    const auto count = static_cast<int32_t>(groups.key_offsets[g + 1] - groups.key_offsets[g]);
-    CutQueries(groups.group_begin[g], groups.group_begin[g + 1], most_queries, [&](int32_t first, int32_t queries) {
-      const int32_t row = first - problem.first_query;
-      TileItem item = {index,  0, first, queries, count, 0, count == 0 ? nullptr : keys + groups.key_offsets[g],
-                       nullptr};
-      if (groups.causal) {
-        item.num_keys = seen[row + queries - 1];
-        item.limits = limits + row;
+
+  void AddGroups(const GroupedKeys& groups) {
+    const int32_t* keys = staging_.Add(std::span<const int32_t>(groups.keys));
+    for (size_t g = 0; g + 1 < groups.group_begin.size(); ++g) {
+      const int32_t begin = groups.group_begin[g], end = groups.group_begin[g + 1];
+      const auto list =
+          std::span(groups.keys).subspan(groups.key_offsets[g], groups.key_offsets[g + 1] - groups.key_offsets[g]);
+      const int64_t run = runs_ ? RunLength(list.data(), std::ssize(list)) : 0;
+      int32_t lists = begin;  // the first query that sees more than the run
+      for (int32_t i = begin; i < end; ++i) {
+        const auto seen =
+            groups.causal ? std::upper_bound(list.begin(), list.end(), i) - list.begin() : std::ssize(list);
+        Seen(i) = {0, static_cast<int32_t>(seen)};
+        if (run == 0 || seen > run) continue;
+        Seen(i) = {list[0], list[0] + Seen(i).end};
+        lists = i + 1;
       }
-      AddForHeads(num_heads, item, items);
+      Cut(begin, lists, nullptr);
+      Cut(lists, end, list.empty() ? nullptr : keys + groups.key_offsets[g]);
+    }
+    StageSeen();
+  }
+
+  void AddGiven(const HeadEdges& edges, int32_t head) {
+    const int32_t* keys = staging_.Add(std::span<const int32_t>(edges.keys));
+    const int64_t shift = FirstGivenRow(problem_, edges);
+    const auto row_of = [&](int32_t i) {
+      const int64_t begin = edges.row_offsets[i - shift], end = edges.row_offsets[i - shift + 1];
+      return std::span(edges.keys).subspan(begin, end - begin);
+    };
+    const auto is_run = [&](int32_t i) {
+      const auto row = row_of(i);
+      return runs_ && RunLength(row.data(), std::ssize(row)) == std::ssize(row);
+    };
+    first_item_ = items_.size();
+    for (int32_t begin = problem_.first_query, end = begin; begin < problem_.tokens; begin = end) {
+      auto longest = row_of(begin);
+      const bool runs = is_run(begin);
+      for (; end < problem_.tokens && is_run(end) == runs; ++end) {
+        const auto row = row_of(end);
+        const auto size = static_cast<int32_t>(row.size());
+        const int32_t first = runs && size > 0 ? row.front() : 0;
+        if (!runs && !std::equal(row.begin(), row.begin() + std::min(row.size(), longest.size()), longest.begin()))
+          break;
+        if (row.size() > longest.size()) longest = row;
+        Seen(end) = {first, first + size};
+      }
+      Cut(begin, end, runs || longest.empty() ? nullptr : keys + (longest.data() - edges.keys.data()), head);
+    }
+    StageSeen();
+  }
+
+ private:
+  KeyRun& Seen(int32_t query) { return seen_[query - problem_.first_query]; }
+
+  // Adds the items of queries begin..end - 1, which have a list of keys, for one head or for all.
+  void Cut(int32_t begin, int32_t end, const int32_t* keys, int32_t head = -1) {
+    CutQueries(begin, end, most_rows_, [&](int32_t first, int32_t queries) {
+      TileItem item = {index_, head, first, queries, 0, 0, keys};
+      item.first_key = problem_.tokens;
+      for (int32_t i = first; i < first + queries; ++i) {
+        if (Seen(i).size() == 0) Seen(i) = {};
+        if (Seen(i).size() > 0) item.first_key = std::min(item.first_key, Seen(i).begin);
+        item.num_keys = std::max(item.num_keys, Seen(i).end);
+      }
+      item.first_key = std::min(item.first_key, item.num_keys);
+      head < 0 ? AddForHeads(item) : items_.push_back(item);
     });
   }
-}
 
-void AddGivenTiles(const AttentionProblem& problem, const HeadEdges& edges, int32_t index, int32_t head,
-                   int32_t most_queries, Staging& staging, std::vector<TileItem>& items) {
-  const int32_t* keys = staging.Add(std::span<const int32_t>(edges.keys));
-  const int64_t shift = FirstGivenRow(problem, edges);
-  std::vector<int32_t> seen;
-  for (int32_t i = problem.first_query; i < problem.tokens; ++i) {
-    seen.push_back(static_cast<int32_t>(edges.row_offsets[i - shift + 1] - edges.row_offsets[i - shift]));
-  }
-  const int32_t* limits = staging.Add(std::span<const int32_t>(seen));
-  TileItem item = {};
-  std::span<const int32_t> longest;
-  const auto finish = [&] {
-    if (item.queries > 0) items.push_back(item);
-  };
-  for (int32_t i = problem.first_query; i < problem.tokens; ++i) {
-    const int64_t begin = edges.row_offsets[i - shift];
-    const auto row = std::span(edges.keys).subspan(begin, seen[i - problem.first_query]);
-    const auto shared = static_cast<int64_t>(std::min(row.size(), longest.size()));
-    const bool joins = item.queries > 0 && item.queries < most_queries &&
-                       std::equal(row.begin(), row.begin() + shared, longest.begin());
-    if (!joins) {
-      finish();
-      item = {index, head, i, 0, 0, 0, nullptr, limits + (i - problem.first_query)};
-      longest = {};
-    }
-    ++item.queries;
-    if (row.size() > longest.size()) {
-      longest = row;
-      item.num_keys = static_cast<int32_t>(row.size());
-      item.keys = keys + begin;
+  void AddForHeads(TileItem item) {
+    const int32_t together = std::clamp(most_rows_ / item.queries, 1, heads_of_key_);
+    for (item.head = 0; item.head < num_heads_; item.head += item.heads) {
+      item.heads = std::min(together, heads_of_key_ - item.head % heads_of_key_);
+      items_.push_back(item);
     }
   }
-  finish();
-}
+
+  // Stages the runs of all queries, for the items since first_item_.
+  void StageSeen() {
+    std::vector<int32_t> places;
+    for (const KeyRun& seen : seen_) places.push_back(seen.begin);
+    for (const KeyRun& seen : seen_) places.push_back(seen.end);
+    const int32_t* staged = staging_.Add(std::span<const int32_t>(places));
+    for (TileItem& item : std::span(items_).subspan(first_item_)) {
+      item.starts = staged + (item.first_query - problem_.first_query);
+      item.limits = item.starts + seen_.size();
+    }
+  }
+
+  const AttentionProblem& problem_;
+  const int32_t index_, num_heads_, heads_of_key_;
+  const int32_t most_rows_;  // of an item
+  const bool runs_;
+  Staging& staging_;
+  std::vector<TileItem>& items_;
+  size_t first_item_;
+  std::vector<KeyRun> seen_;  // by each query, of its item's list
+};
 
 bool IsSingle(const ExplicitEdges& given) {
   return std::all_of(given.heads->begin(), given.heads->end(),
@@ -141,33 +200,30 @@ void StageRowItems(RowItems& items, std::span<const DeviceProblem> staged, Stagi
   call.num_dense_items = std::ssize(items.dense);
 }
 
-void AddTileItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, Phase phase, Staging& staging,
+void AddTileItems(const AttentionProblem& problem, int32_t index, const AttentionInputs& inputs, Staging& staging,
                   std::vector<TileItem>& items) {
   const size_t before = items.size();
-  const int32_t most_queries = phase == Phase::kDecode ? kWarpQueries : kTileQueries;
+  TileCutter cutter(problem, index, inputs, staging, items);
   if (const auto* groups = std::get_if<GroupedKeys>(&problem.pattern)) {
-    AddGroups(problem, *groups, index, num_heads, most_queries, staging, items);
+    cutter.AddGroups(*groups);
   } else if (const auto* given = std::get_if<ExplicitEdges>(&problem.pattern)) {
-    for (int32_t head = 0; head < num_heads; ++head) {
-      AddGivenTiles(problem, (*given->heads)[head], index, head, most_queries, staging, items);
-    }
+    for (int32_t head = 0; head < inputs.num_heads; ++head) cutter.AddGiven((*given->heads)[head], head);
   } else {
-    const bool causal = std::get<AllPairs>(problem.pattern).causal;
-    CutQueries(problem.first_query, problem.tokens, most_queries, [&](int32_t first, int32_t queries) {
-      AddForHeads(num_heads, {index, 0, first, queries, causal ? first + queries : problem.tokens, causal ? 1 : 0},
-                  items);
-    });
+    cutter.AddPairs(std::get<AllPairs>(problem.pattern));
   }
-  if (phase != Phase::kDecode) return;
-  for (TileItem& item : std::span(items).subspan(before)) item.first_part = item.num_keys > kPartKeys ? 0 : -1;
+  if (inputs.phase != Phase::kDecode) return;
+  for (TileItem& item : std::span(items).subspan(before)) {
+    item.first_part = 0;
+    if (PartsOf(item) <= 1) item.first_part = -1;
+  }
 }
 
 int64_t OrderTileItems(std::vector<TileItem>& items) {
-  const auto is_few = [](const TileItem& item) { return item.queries <= kWarpQueries; };
+  const auto is_few = [](const TileItem& item) { return RowsOf(item) <= kWarpQueries; };
   const bool most_are = 2 * std::count_if(items.begin(), items.end(), is_few) > std::ssize(items);
   const auto is_narrow = [&](const TileItem& item) { return item.first_part >= 0 || (most_are && is_few(item)); };
   std::stable_sort(items.begin(), items.end(), [&](const TileItem& a, const TileItem& b) {
-    return is_narrow(a) != is_narrow(b) ? is_narrow(b) : a.num_keys > b.num_keys;
+    return is_narrow(a) != is_narrow(b) ? is_narrow(b) : a.num_keys - a.first_key > b.num_keys - b.first_key;
   });
   return std::count_if(items.begin(), items.end(), is_narrow);
 }
@@ -176,7 +232,7 @@ std::vector<NarrowRun> PlaceParts(std::span<TileItem> narrow, int64_t most_rows)
   std::vector<NarrowRun> runs = {{0, 0, 1, 0}};
   for (TileItem& item : narrow) {
     const int32_t parts = PartsOf(item);
-    const int64_t rows = item.first_part < 0 ? 0 : int64_t{parts} * item.queries;
+    const int64_t rows = item.first_part < 0 ? 0 : int64_t{parts} * RowsOf(item);
     if (runs.back().part_rows > 0 && runs.back().part_rows + rows > most_rows) {
       runs.push_back({runs.back().end, runs.back().end, 1, 0});
     }

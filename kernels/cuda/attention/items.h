@@ -29,15 +29,16 @@ void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_hea
 // Stages the items, the longest first, so that no long one is the last to start. `staged` [problems].
 void StageRowItems(RowItems& items, std::span<const DeviceProblem> staged, Staging& staging, DeviceCall& call);
 
-// Adds the items of a problem of kind kTiles. Rows of a given graph share an item where the keys of one begin those of
-// the other. In the decode phase an item has at most kWarpQueries queries, and first_part 0 if it is attended to in
-// parts.
-void AddTileItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, Phase phase, Staging& staging,
+// Adds the items of a problem of kind kTiles. Few queries share an item with those of other heads that have their keys.
+// Rows of a given graph share an item where the keys of one begin those of the other. Queries in windows, and those
+// that AttentionInputs::runs_as_windows makes so, have all tokens as their list, and a start in it. In the decode phase
+// an item has at most kWarpQueries rows, and first_part 0 if it is attended to in parts.
+void AddTileItems(const AttentionProblem& problem, int32_t index, const AttentionInputs& inputs, Staging& staging,
                   std::vector<TileItem>& items);
 
 // Orders the items as they start: first those for blocks of several warps, then those for blocks of one warp; of each
 // the longest first, so that no long one is the last to start. Returns the number of the latter: the items of at most
-// kWarpQueries queries if these are most of all items, else only those that are attended to in parts, since their
+// kWarpQueries rows if these are most of all items, else only those that are attended to in parts, since their
 // launch begins only when the other has ended.
 int64_t OrderTileItems(std::vector<TileItem>& items);
 

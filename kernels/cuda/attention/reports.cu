@@ -184,11 +184,10 @@ __global__ void __launch_bounds__(kWeightThreads)
     const auto query = static_cast<int32_t>(problem.first_query + row % queries);
     const int64_t* offsets = row_offsets + row + head;  // heads have queries + 1 of them
     const int64_t begin = offsets[0] + Lane(), end = offsets[1];
-    const int64_t column = static_cast<int64_t>(head) * call.head_dim;
-    const float* q = call.q + (problem.query_row + query) * call.q_stride + column;
+    const float* q = call.q + (problem.query_row + query) * call.q_stride + static_cast<int64_t>(head) * call.head_dim;
     float largest = -INFINITY;
     for (int64_t e = begin; e < end; e += kWarpSize) {
-      const float* k = call.k + (problem.first_row + keys[e]) * call.k_stride + column;
+      const float* k = call.k + (problem.first_row + keys[e]) * call.k_stride + KeyHead(call, head) * call.head_dim;
       float dot = 0.0f;
       for (int t = 0; t < call.head_dim; ++t) dot = fmaf(q[t], k[t], dot);
       weights[e] = fmaf(dot, call.scale, BiasOf(call, problem, head, query, keys[e]));

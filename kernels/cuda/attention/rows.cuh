@@ -35,7 +35,7 @@ struct RowOperands {
       : call(call), problem(problem), item(item), score_scale(call.scale * kLog2E) {
     const auto of_head = [&](const Element* rows, int64_t stride, int64_t head_stride, uint32_t& bytes) {
       bytes = static_cast<uint32_t>(stride * static_cast<int64_t>(sizeof(Element)));
-      return rows + problem.first_row * stride + item.head * head_stride;
+      return rows + problem.first_row * stride + KeyHead(call, item.head) * head_stride;
     };
     if constexpr (std::is_same_v<Element, float>) {
       k = of_head(call.k, call.k_stride, call.head_dim, k_stride);

@@ -49,15 +49,15 @@ cudaError_t AttendBf16(cudaStream_t stream, const DeviceCall& call) {
   return AttendBf16<Items, kWarps, 256>(stream, call);
 }
 
-// One warp for each narrow item: adds up the parts of each of its queries in the order of keys. An item of one part
-// would keep its bytes, so that a query's result does not depend on how many parts its item has.
+// One warp for each narrow item: adds up the parts of each of its rows in the order of keys. An item of one part
+// would keep its bytes, so that a row's result does not depend on how many parts its item has.
 __global__ void __launch_bounds__(kWarpSize) MergeParts(const __grid_constant__ DeviceCall call) {
   const TileItem& item = call.narrow_items[blockIdx.x];
   const DeviceProblem& problem = call.problems[item.problem];
   if (item.first_part < 0 || Cancelled(problem)) return;
   const int lane = static_cast<int>(threadIdx.x), parts = PartsOf(item);
-  const int64_t next = item.queries * PartStride(call.value_dim);  // floats from part to part
-  for (int row = 0; row < item.queries; ++row) {
+  const int64_t next = RowsOf(item) * PartStride(call.value_dim);  // floats from part to part
+  for (int row = 0; row < RowsOf(item); ++row) {
     const float* const first = PartRow(call, item, {}, row);
     OnlineSoftmax state;
     for (int part = lane; part < parts; part += kWarpSize) {
@@ -71,8 +71,7 @@ __global__ void __launch_bounds__(kWarpSize) MergeParts(const __grid_constant__ 
       state.sum = fmaf(state.Weight(of[0]), of[1], state.sum);
     }
     const float scale = state.Normalizer(LimitOf(item, row) > 0);
-    float* const out = call.out + (problem.out_row + item.first_query + row - problem.first_query) * call.out_stride +
-                       static_cast<int64_t>(item.head) * call.value_dim;
+    float* const out = OutRow(call, problem, item, row);
     for (int column = lane; column < call.value_dim; column += kWarpSize) {
       float sum = 0.0f;
 #pragma unroll 4

@@ -88,22 +88,24 @@ __device__ inline void AddBiases(const DeviceCall& call, const DeviceProblem& pr
     for (int i = 0; i < 4; ++i) {
       const int row = first_row + i / 2 * 8, place = n * 8 + first_column + i % 2;
       if (tile * kTileKeys + place >= lists.limits[row]) continue;
-      const float bias = BiasOf(call, problem, item.head, item.first_query + row, lists.keys[tile & 1][place]);
+      const float bias =
+          BiasOf(call, problem, HeadOf(item, row), item.first_query + QueryOf(item, row), lists.keys[tile & 1][place]);
       scores[n][i] = fmaf(bias, kLog2E, scores[n][i]);
     }
   }
 }
 
-// Hides the keys beyond each row's limit.
+// Hides the keys before each row's start and beyond its limit.
 __device__ inline void MaskTile(const TileLists& lists, int tile, int first_row, int first_column,
                                 float (&scores)[kKeyTiles][4]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
+    const int hidden = lists.starts[first_row + half * 8] - tile * kTileKeys - first_column;
     const int seen = lists.limits[first_row + half * 8] - tile * kTileKeys - first_column;
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
-      if (n * 8 >= seen) scores[n][2 * half] = kNoScore;
-      if (n * 8 + 1 >= seen) scores[n][2 * half + 1] = kNoScore;
+      if (n * 8 < hidden || n * 8 >= seen) scores[n][2 * half] = kNoScore;
+      if (n * 8 + 1 < hidden || n * 8 + 1 >= seen) scores[n][2 * half + 1] = kNoScore;
     }
   }
 }
@@ -180,14 +182,12 @@ template <int kWarps, int kValueTiles>
 __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item,
                                  const KeySpan& span, const TileLists& lists, int first_row, int first_column,
                                  OnlineSoftmax (&states)[2], const float (&sums)[kValueTiles][4]) {
-  float* const out = call.out + (problem.out_row + item.first_query - problem.first_query) * call.out_stride +
-                     static_cast<int64_t>(item.head) * call.value_dim + first_column;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     states[half].sum += __shfl_xor_sync(kWholeWarp, states[half].sum, 1);
     states[half].sum += __shfl_xor_sync(kWholeWarp, states[half].sum, 2);
     const int row = first_row + half * 8;
-    if (row >= item.queries) continue;
+    if (row >= RowsOf(item)) continue;
     if constexpr (kWarps == 1) {
       if (float* const part = PartRow(call, item, span, row); part != nullptr) {
 #pragma unroll
@@ -201,7 +201,7 @@ __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& pr
       }
     }
     const float scale = states[half].Normalizer(lists.limits[row] > 0);
-    float* const to = out + row * call.out_stride;
+    float* const to = OutRow(call, problem, item, row) + first_column;
 #pragma unroll
     for (int n = 0; n < kValueTiles; ++n) {
       if (n * 8 >= call.value_dim) break;
@@ -238,9 +238,8 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
 
   LoadLimits<kWarps>(item, span, lists);
   LoadTileKeys<kWarps>(item, span, span.first_tile, lists);
-  StageQueries<kWarps>(
-      call.q + (problem.query_row + item.first_query) * call.q_stride + static_cast<int64_t>(item.head) * call.head_dim,
-      call.q_stride, item.queries, call.head_dim, queries);
+  StageQueries<kWarps>([&](int row) { return row < RowsOf(item) ? QueryRow(call, problem, item, row) : nullptr; },
+                       call.head_dim, queries);
   __syncthreads();
   const LimitRange range = FindLimitRange<kWarps>(item, lists, warp, lane);
   const __nv_bfloat16* const own_queries = queries + warp * kWarpQueries * stride + RowsFirst(lane, stride);
@@ -250,19 +249,20 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
 #pragma unroll
   for (int step = 0; step < kHeld; ++step) LoadMatrices<false>(own_queries + step * kStep, held[step]);
 
+  const int64_t key_head = KeyHead(call, item.head);
   Items items(call, item, warp);
   OnlineSoftmax states[2];
   float sums[kValueDim / 8][4] = {};
   const auto start_keys = [&](int tile) {
     StartTile<kWarps, 2 * kSteps>(lists.keys[tile & 1],
-                                  call.k16 + problem.first_row * call.k16_stride + item.head * call.k16_head_stride,
+                                  call.k16 + problem.first_row * call.k16_stride + key_head * call.k16_head_stride,
                                   call.k16_stride, call.head_dim, keys);
   };
   // Values are on their way while the scores are computed, the next keys while the values are summed.
   start_keys(span.first_tile);
   for (int tile = span.first_tile; tile * kTileKeys < range.item_most; ++tile) {
     StartTile<kWarps, kValueDim / 8>(lists.keys[tile & 1],
-                                     call.v16 + problem.first_row * call.v16_stride + item.head * call.v16_head_stride,
+                                     call.v16 + problem.first_row * call.v16_stride + key_head * call.v16_head_stride,
                                      call.v16_stride, call.value_dim, values);
     LoadTileKeys<kWarps>(item, span, tile + 1, lists);
     const int seen = min(range.warp_most - tile * kTileKeys, kTileKeys);  // the same for all threads of a warp
@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
       AddBiases(call, problem, item, lists, tile, first_row, first_column, scores);
       if constexpr (Items::kMasked) {
         HideTile(lists, first_row, first_column, scores);
-      } else if (range.warp_least < (tile + 1) * kTileKeys) {
+      } else if (range.warp_start > tile * kTileKeys || range.warp_least < (tile + 1) * kTileKeys) {
         MaskTile(lists, tile, first_row, first_column, scores);
       }
       WeighTile(scores, states, sums);

@@ -103,7 +103,8 @@ __device__ inline void AddBiases(const DeviceCall& call, const DeviceProblem& pr
     for (int j = 0; j < kKeys; ++j) {
       const int place = column + j * kRowThreads;
       if (place >= seen) continue;
-      const float bias = BiasOf(call, problem, item.head, item.first_query + row, lists.keys[tile & 1][place]);
+      const float bias =
+          BiasOf(call, problem, HeadOf(item, row), item.first_query + QueryOf(item, row), lists.keys[tile & 1][place]);
       float& score = own[RowStep(i) * kWeightStride + j * kRowThreads];
       score = fmaf(bias, kLog2E, score);
     }
@@ -115,14 +116,18 @@ __device__ inline void AddBiases(const DeviceCall& call, const DeviceProblem& pr
   }
 }
 
-// Hides the keys beyond each row's limit.
+// Hides the keys before each row's start and beyond its limit.
 __device__ inline void MaskTile(const TileLists& lists, int tile, int first_row, int column,
                                 float (&scores)[kRows][kKeys]) {
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
+    const int hidden = lists.starts[first_row + RowStep(i)] - tile * kTileKeys;
     const int seen = lists.limits[first_row + RowStep(i)] - tile * kTileKeys;
 #pragma unroll
-    for (int j = 0; j < kKeys; ++j) scores[i][j] = column + j * kRowThreads < seen ? scores[i][j] : kNoScore;
+    for (int j = 0; j < kKeys; ++j) {
+      const int place = column + j * kRowThreads;
+      scores[i][j] = place >= hidden && place < seen ? scores[i][j] : kNoScore;
+    }
   }
 }
 
@@ -218,14 +223,12 @@ __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& pr
                                  const KeySpan& span, const TileLists& lists, int first_row, int column,
                                  OnlineSoftmax (&states)[kRows], const float (&sums)[kRows][kColumns]) {
   constexpr int kSpan = kRowThreads * kRun<kColumns>;
-  float* const out = call.out + (problem.out_row + item.first_query - problem.first_query) * call.out_stride +
-                     static_cast<int64_t>(item.head) * call.value_dim;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     float& sum = states[i].sum;
     for (int step = kRowThreads / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
     const int row = first_row + RowStep(i);
-    if (row >= item.queries) continue;
+    if (row >= RowsOf(item)) continue;
     const auto place = [&](int c) { return c / kRun<kColumns> * kSpan + column * kRun<kColumns> + c % kRun<kColumns>; };
     if constexpr (kWarps == 1) {
       if (float* const part = PartRow(call, item, span, row); part != nullptr) {
@@ -238,11 +241,12 @@ __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& pr
       }
     }
     const float scale = states[i].Normalizer(lists.limits[row] > 0);
+    float* const out = OutRow(call, problem, item, row);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       const int t = place(c);
       // + 0: never -0, whose sign would tell of masked keys.
-      if (t < call.value_dim) out[row * call.out_stride + t] = fmaf(sums[i][c], scale, 0.0f);
+      if (t < call.value_dim) out[t] = fmaf(sums[i][c], scale, 0.0f);
     }
   }
 }
@@ -278,20 +282,23 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kCo
   LoadLimits<kWarps>(item, span, lists);
   LoadTileKeys<kWarps>(item, span, span.first_tile, lists);
   StageRows<kWarps, kWarps * kWarpQueries, 4>(
-      call.q + (problem.query_row + item.first_query) * call.q_stride + static_cast<int64_t>(item.head) * call.head_dim,
-      call.q_stride, [&](int row) { return row < item.queries ? row : -1; }, call.head_dim, call.scale * kLog2E, groups,
-      group_stride, queries);
+      [&](int row) { return row < RowsOf(item) ? QueryRow(call, problem, item, row) : nullptr; }, call.head_dim,
+      call.scale * kLog2E, groups, group_stride, queries);
   __syncthreads();
   const LimitRange range = FindLimitRange<kWarps>(item, lists, warp, lane);
 
+  const int64_t key_head = KeyHead(call, item.head);
   Items items(call, item, warp);
   OnlineSoftmax states[kRows];
   float sums[kRows][kColumns] = {};
   for (int tile = span.first_tile; tile * kTileKeys < range.item_most; ++tile) {
-    const auto key_of = [&](int row) { return lists.keys[tile & 1][row]; };
-    StageRows<kWarps, kTileKeys, kLoads>(
-        call.k + problem.first_row * call.k_stride + static_cast<int64_t>(item.head) * call.head_dim, call.k_stride,
-        key_of, call.head_dim, 1.0f, groups, group_stride, tile_rows);
+    const auto row_of = [&](const float* from, int64_t stride, int row) {
+      const int64_t key = lists.keys[tile & 1][row];
+      return key < 0 ? nullptr : from + key * stride;
+    };
+    const float* const k = call.k + problem.first_row * call.k_stride + key_head * call.head_dim;
+    StageRows<kWarps, kTileKeys, kLoads>([&](int row) { return row_of(k, call.k_stride, row); }, call.head_dim, 1.0f,
+                                         groups, group_stride, tile_rows);
     LoadTileKeys<kWarps>(item, span, tile + 1, lists);
     const int seen = min(range.warp_most - tile * kTileKeys, kTileKeys);  // the same for all threads of a warp
     if (seen > 0) items.Next(tile, lists);
@@ -302,15 +309,15 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kCo
       AddBiases(call, problem, item, lists, tile, first_row, column, weights, scores);
       if constexpr (Items::kMasked) {
         HideTile(lists, first_row, column, scores);
-      } else if (range.warp_least < (tile + 1) * kTileKeys) {
+      } else if (range.warp_start > tile * kTileKeys || range.warp_least < (tile + 1) * kTileKeys) {
         MaskTile(lists, tile, first_row, column, scores);
       }
       WeighTile(scores, first_row, column, weights, states, sums);
     }
     __syncthreads();  // the keys have been read
-    StageRows<kWarps, kTileKeys, kLoads>(
-        call.v + problem.first_row * call.v_stride + static_cast<int64_t>(item.head) * call.value_dim, call.v_stride,
-        key_of, call.value_dim, 1.0f, 4 * kColumns, 4 * kColumns, tile_rows);
+    const float* const v = call.v + problem.first_row * call.v_stride + key_head * call.value_dim;
+    StageRows<kWarps, kTileKeys, kLoads>([&](int row) { return row_of(v, call.v_stride, row); }, call.value_dim, 1.0f,
+                                         4 * kColumns, 4 * kColumns, tile_rows);
     __syncthreads();
     if (seen > 0) AddValues(weights, tile_rows, seen, call.value_dim, first_row, column, sums);
     __syncthreads();  // the values have been read

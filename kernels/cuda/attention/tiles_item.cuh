@@ -22,9 +22,10 @@ inline constexpr int kTileThreads{kWarps * kWarpSize};
 inline constexpr int kMaxTileDim = 256;       // of head_dim and value_dim
 inline constexpr float kNoScore = -INFINITY;  // of a masked pair
 
-// In shared memory: how many keys each row of the item sees, and which.
+// In shared memory: which keys each row of the item sees.
 struct TileLists {
-  int32_t limits[kTileQueries];  // of the block's rows, within its keys; 0 of rows that the item does not have
+  int32_t starts[kTileQueries];  // of the block's rows; 0 of rows that the item does not have
+  int32_t limits[kTileQueries];  // likewise, within the block's keys
   int32_t keys[2][kTileKeys];    // packed indices of this tile and the next; -1: none
 };
 
@@ -49,11 +50,26 @@ class ListedItems {
   __device__ void Finish(const DeviceCall&, TileLists&) const {}
 };
 
-// How many keys of the list the row sees: the first ones.
+// The row sees the keys of the list from StartOf to LimitOf - 1.
+__device__ inline int32_t StartOf(const TileItem& item, int row) {
+  return row >= RowsOf(item) || item.starts == nullptr ? 0 : item.starts[QueryOf(item, row)];
+}
 __device__ inline int32_t LimitOf(const TileItem& item, int row) {
-  if (row >= item.queries) return 0;
-  if (item.limits != nullptr) return min(item.limits[row], item.num_keys);
-  return item.causal != 0 ? min(item.first_query + row + 1, item.num_keys) : item.num_keys;
+  if (row >= RowsOf(item)) return 0;
+  const int32_t query = QueryOf(item, row);
+  if (item.limits != nullptr) return min(item.limits[query], item.num_keys);
+  return item.causal != 0 ? min(item.first_query + query + 1, item.num_keys) : item.num_keys;
+}
+
+// The row's columns of q, and of the output.
+__device__ inline const float* QueryRow(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item,
+                                        int row) {
+  return call.q + (problem.query_row + item.first_query + QueryOf(item, row)) * call.q_stride +
+         static_cast<int64_t>(HeadOf(item, row)) * call.head_dim;
+}
+__device__ inline float* OutRow(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item, int row) {
+  return call.out + (problem.out_row + item.first_query + QueryOf(item, row) - problem.first_query) * call.out_stride +
+         static_cast<int64_t>(HeadOf(item, row)) * call.value_dim;
 }
 
 // The keys of the item's list that the block attends to: those from tile `first_tile` on, before place `end`.
@@ -66,13 +82,14 @@ struct KeySpan {
 // item has no such part.
 template <int kWarps>
 __device__ inline bool FindKeySpan(const DeviceCall& call, const TileItem& item, KeySpan& span) {
-  span = {0, 0, item.num_keys};
+  span = {0, item.first_key / kTileKeys, item.num_keys};
   if constexpr (kWarps > 1) return true;
   span.part = static_cast<int>(blockIdx.x % call.most_parts);
   if (span.part >= PartsOf(item)) return false;
   if (item.first_part < 0) return true;
-  span.first_tile = span.part * (kPartKeys / kTileKeys);
-  span.end = min(item.num_keys, (span.part + 1) * kPartKeys);
+  const int part = item.first_key / kPartKeys + span.part;  // of the list
+  span.first_tile = max(span.first_tile, part * (kPartKeys / kTileKeys));
+  span.end = min(item.num_keys, (part + 1) * kPartKeys);
   return true;
 }
 static_assert(kPartKeys % kTileKeys == 0);
@@ -86,7 +103,7 @@ __device__ inline void StoreState(const OnlineSoftmax& state, float* to) {
 __device__ inline float* PartRow(const DeviceCall& call, const TileItem& item, const KeySpan& span, int row) {
   if (item.first_part < 0) return nullptr;
   return call.part_rows +
-         (item.first_part + static_cast<int64_t>(span.part) * item.queries + row) * PartStride(call.value_dim);
+         (item.first_part + static_cast<int64_t>(span.part) * RowsOf(item) + row) * PartStride(call.value_dim);
 }
 
 // By all threads of the block.
@@ -102,13 +119,16 @@ __device__ inline void LoadTileKeys(const TileItem& item, const KeySpan& span, i
 template <int kWarps>
 __device__ inline void LoadLimits(const TileItem& item, const KeySpan& span, TileLists& lists) {
   const int row = static_cast<int>(threadIdx.x);
-  if (row < kWarps * kWarpQueries) lists.limits[row] = min(LimitOf(item, row), span.end);
+  if (row >= kWarps * kWarpQueries) return;
+  lists.starts[row] = StartOf(item, row);
+  lists.limits[row] = min(LimitOf(item, row), span.end);
 }
 
 // Limits over all rows of the item and over the 16 rows of a warp.
 struct LimitRange {
   int32_t item_most, warp_most;
   int32_t warp_least;  // of rows that the item has
+  int32_t warp_start;  // the most start
 };
 
 // By all threads of each warp together, once LoadLimits has run and a barrier has followed.
@@ -116,7 +136,7 @@ template <int kWarps>
 __device__ inline LimitRange FindLimitRange(const TileItem& item, const TileLists& lists, int warp, int lane) {
   const int row = warp * kWarpQueries + lane % kWarpQueries;
   const int32_t own = lists.limits[row];
-  LimitRange range = {own, own, row < item.queries ? own : 0x7FFFFFFF};
+  LimitRange range = {own, own, row < RowsOf(item) ? own : 0x7FFFFFFF, lists.starts[row]};
   if constexpr (kWarps > 1) {
     for (int other = lane; other < kWarps * kWarpQueries; other += kWarpSize) {
       range.item_most = max(range.item_most, lists.limits[other]);
@@ -126,6 +146,7 @@ __device__ inline LimitRange FindLimitRange(const TileItem& item, const TileList
     range.item_most = max(range.item_most, __shfl_xor_sync(kWholeWarp, range.item_most, step));
     range.warp_most = max(range.warp_most, __shfl_xor_sync(kWholeWarp, range.warp_most, step));
     range.warp_least = min(range.warp_least, __shfl_xor_sync(kWholeWarp, range.warp_least, step));
+    range.warp_start = max(range.warp_start, __shfl_xor_sync(kWholeWarp, range.warp_start, step));
   }
   return range;
 }

@@ -49,17 +49,13 @@ __device__ inline void MoveGroups(int groups, const Load& load, const Store& sto
 
 namespace tiles_fp32 {
 
-// Copies the rows index_of(0..kRows-1) of `columns` floats (below 0: zeros), times `factor`, to shared memory; zeros up
-// to `groups` groups of 4.
-template <int kWarps, int kRows, int kAtOnce, typename IndexOf>
-__device__ inline void StageRows(const float* from, int64_t from_stride, const IndexOf& index_of, int columns,
-                                 float factor, int groups, int group_stride, float* to) {
+// Copies the rows row_of(0..kRows-1) of `columns` floats (null: zeros), times `factor`, to shared memory; zeros up to
+// `groups` groups of 4.
+template <int kWarps, int kRows, int kAtOnce, typename RowOf>
+__device__ inline void StageRows(const RowOf& row_of, int columns, float factor, int groups, int group_stride,
+                                 float* to) {
   MoveGroups<kWarps, kRows, kAtOnce>(
-      groups,
-      [&](int row, int group) {
-        const int64_t index = index_of(row);
-        return LoadFour(index < 0 ? nullptr : from + index * from_stride, 4 * group, columns);
-      },
+      groups, [&](int row, int group) { return LoadFour(row_of(row), 4 * group, columns); },
       [&](int row, int group, float4 x) {
         reinterpret_cast<float4*>(to)[row * group_stride + group] =
             make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
@@ -120,13 +116,12 @@ __device__ inline void WaitForTile() {
   __syncthreads();
 }
 
-// Rounds the item's queries, zeros for rows that it does not have.
-template <int kWarps>
-__device__ inline void StageQueries(const float* from, int64_t from_stride, int rows, int columns, __nv_bfloat16* to) {
+// Rounds the rows row_of(0..) of `columns` floats; null: zeros.
+template <int kWarps, typename RowOf>
+__device__ inline void StageQueries(const RowOf& row_of, int columns, __nv_bfloat16* to) {
   const int stride = Stride(columns);
   MoveGroups<kWarps, kWarps * kWarpQueries, 4>(
-      4 * Steps(columns),
-      [&](int row, int group) { return LoadFour(row < rows ? from + row * from_stride : nullptr, 4 * group, columns); },
+      4 * Steps(columns), [&](int row, int group) { return LoadFour(row_of(row), 4 * group, columns); },
       [&](int row, int group, float4 x) {
         *reinterpret_cast<uint2*>(to + row * stride + 4 * group) = make_uint2(PackBf16(x.x, x.y), PackBf16(x.z, x.w));
       });

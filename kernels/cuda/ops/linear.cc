@@ -85,8 +85,13 @@ absl::StatusOr<std::unique_ptr<LinearWeights>> LinearProducts::Prepare(std::span
   if (weights->out != weights->out_padded) {
     y_bytes_ = std::max(y_bytes_, MostRows(*weights) * weights->out_padded * of_float);
   }
-  // A product with an activation is the first of a feed-forward, or of a classifier.
+  // A product with an activation is the first of a feed-forward, or of a classifier; one without, that is twice as wide
+  // as what another takes, may be the first of a gated feed-forward.
   if (activation != Activation::kNone) wide_bytes_ = std::max(wide_bytes_, kGemmRows * weights->out_padded * of_float);
+  if (activation == Activation::kNone) plain_outs_.insert(out);
+  if (plain_outs_.contains(2 * in)) {
+    wide_bytes_ = std::max(wide_bytes_, kGemmRows * RoundUp(2 * in, kGemmOut) * of_float);
+  }
   return weights;
 }
 
@@ -153,16 +158,21 @@ absl::Status LinearProducts::RunMany(const CudaLinearWeights& w, ConstMatrix x, 
                     "bias and activation");
 }
 
-absl::Status LinearProducts::FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y,
-                                         Phase phase) {
+absl::Status LinearProducts::FeedForward(const LinearWeights& up, const LinearWeights& down,
+                                         std::optional<Activation> gate, ConstMatrix x, Matrix y, Phase phase) {
   const auto& w = static_cast<const CudaLinearWeights&>(up);
   const absl::StatusOr<DeviceArray> scratch =
       DeviceArray::Create(*device_, std::min(x.rows, kGemmRows) * w.out_padded * static_cast<int64_t>(sizeof(float)));
   if (!scratch.ok()) return scratch.status();
   for (int64_t first = 0; first < x.rows; first += kGemmRows) {
     const int64_t rows = std::min(kGemmRows, x.rows - first);
-    const Matrix wide(scratch->as<float>(), rows, w.out, w.out_padded);
+    Matrix wide(scratch->as<float>(), rows, w.out, w.out_padded);
     absl::Status status = Run(up, x.Rows(first, rows), wide, false, phase);
+    if (status.ok() && gate.has_value()) {
+      wide = wide.Columns(0, w.out / 2);
+      status =
+          CudaStatus(FinishProduct(device_->stream(), wide, nullptr, *gate, false, wide, w.out / 2), "gate of rows");
+    }
     if (status.ok()) status = Run(down, wide, y.Rows(first, rows), true, phase);
     if (!status.ok()) return status;
   }

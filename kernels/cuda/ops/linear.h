@@ -1,4 +1,4 @@
-// Linear and FeedForward of Backend: products of many rows by Gemm, of few rows by GemvLinear.
+// Linear and the feed-forwards of Backend: products of many rows by Gemm, of few rows by GemvLinear.
 //
 // Precision bf16: weights are kept as bf16 and x is rounded to bf16; sums, bias, activation and y are float32.
 #ifndef EDGEWISE_KERNELS_CUDA_OPS_LINEAR_H_
@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
 
 #include "absl/status/status.h"
@@ -40,8 +42,9 @@ class LinearProducts {
   int64_t scratch_bytes() const { return x_bytes_ + y_bytes_ + wide_bytes_; }
   // Backend::Linear. With `accumulate` there is no activation.
   absl::Status Run(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, Phase phase);
-  // Backend::FeedForward. At most kGemmRows wide rows are in scratch.
-  absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y, Phase phase);
+  // Backend::FeedForward, or with `gate` GatedFeedForward. At most kGemmRows wide rows are in scratch.
+  absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, std::optional<Activation> gate,
+                           ConstMatrix x, Matrix y, Phase phase);
 
  private:
   LinearProducts(std::shared_ptr<Device> device, std::unique_ptr<Gemm> gemm, bool bf16);
@@ -53,6 +56,7 @@ class LinearProducts {
   const std::unique_ptr<Gemm> gemm_;
   const bool bf16_;
   int64_t x_bytes_ = 0, y_bytes_ = 0, wide_bytes_ = 0;  // of rows of x packed, of y padded, between two products
+  std::set<int64_t> plain_outs_;                        // of the weights without an activation
 };
 
 }  // namespace edgewise::cuda

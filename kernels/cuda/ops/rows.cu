@@ -57,22 +57,26 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// Sums in double. A lane has groups of 4 columns however they are read, so that the order of the sums depends on the
-// number of columns alone.
+// A warp has one run of `columns` columns, of the `runs` of a row: LayerNorm has one, and RmsNorm, without a bias,
+// those of its group. Sums in double. A lane has groups of 4 columns however they are read, so that the order of the
+// sums depends on the number of columns alone.
 template <bool kAligned>
-__global__ void __launch_bounds__(kThreads) LayerNormKernel(Source x, const float* weight, const float* bias,
-                                                            float epsilon, Target y, int64_t rows, int64_t columns) {
-  const int64_t r = RowOfWarp();
+__global__ void __launch_bounds__(kThreads) NormKernel(Source x, const float* weight, const float* bias, float epsilon,
+                                                       Target y, int64_t rows, int64_t runs, int64_t columns) {
+  const int64_t run = RowOfWarp(), r = run / runs, first = run % runs * columns;
   if (r >= rows) return;
-  const float* in = x.data + r * x.stride;
-  float* out = y.data + r * y.stride;
-  double sum = 0.0;
-  ForColumns<4>(columns, [&](int64_t c) {
-    const int count = FloatsHere(columns - c);
-    const Floats<4> value = LoadUpTo4<kAligned>(in + c, count);
-    for (int i = 0; i < 4; ++i) sum += static_cast<double>(value.at[i]);
-  });
-  const double mean = WarpSum(sum) / static_cast<double>(columns);
+  const float* in = x.data + r * x.stride + first;
+  float* out = y.data + r * y.stride + first;
+  double mean = 0.0;
+  if (bias != nullptr) {
+    double sum = 0.0;
+    ForColumns<4>(columns, [&](int64_t c) {
+      const int count = FloatsHere(columns - c);
+      const Floats<4> value = LoadUpTo4<kAligned>(in + c, count);
+      for (int i = 0; i < 4; ++i) sum += static_cast<double>(value.at[i]);
+    });
+    mean = WarpSum(sum) / static_cast<double>(columns);
+  }
   double squares = 0.0;
   ForColumns<4>(columns, [&](int64_t c) {
     const int count = FloatsHere(columns - c);
@@ -88,9 +92,25 @@ __global__ void __launch_bounds__(kThreads) LayerNormKernel(Source x, const floa
   ForColumns<4>(columns, [&](int64_t c) {
     const int count = FloatsHere(columns - c);
     Floats<4> value = LoadUpTo4<kAligned>(in + c, count);
-    const Floats<4> w = LoadUpTo4<kAligned>(weight + c, count), b = LoadUpTo4<kAligned>(bias + c, count);
+    const Floats<4> w = LoadUpTo4<kAligned>(weight + c, count);
+    Floats<4> b = {};
+    if (bias != nullptr) b = LoadUpTo4<kAligned>(bias + c, count);
     for (int i = 0; i < 4; ++i) value.at[i] = (value.at[i] - center) * scale * w.at[i] + b.at[i];
     StoreUpTo4<kAligned>(out + c, count, value);
+  });
+}
+
+// One warp has one run of 2 * half columns, of the `runs` of a row.
+__global__ void __launch_bounds__(kThreads)
+    RotateKernel(Target x, Source table, const int32_t* positions, int64_t rows, int64_t runs, int64_t half) {
+  const int64_t run = RowOfWarp(), r = run / runs;
+  if (r >= rows) return;
+  float* first = x.data + r * x.stride + run % runs * 2 * half;
+  const float* cosines = table.data + positions[r] * table.stride;
+  ForColumns<1>(half, [&](int64_t c) {
+    const float a = first[c], b = first[half + c], cosine = cosines[c], sine = cosines[half + c];
+    first[c] = a * cosine - b * sine;
+    first[half + c] = b * cosine + a * sine;
   });
 }
 
@@ -150,8 +170,9 @@ __global__ void __launch_bounds__(kThreads) PairKernel(Source x0, Source x1, Tar
 }
 
 template <int kWidth>
-__global__ void __launch_bounds__(kThreads) FinishKernel(Source product, const float* bias, Activation activation,
-                                                         bool accumulate, Target y, int64_t rows, int64_t columns) {
+__global__ void __launch_bounds__(kThreads)
+    FinishKernel(Source product, const float* bias, Activation activation, bool accumulate, int64_t gated, Target y,
+                 int64_t rows, int64_t columns) {
   const int64_t r = RowOfWarp();
   if (r >= rows) return;
   const float* in = product.data + r * product.stride;
@@ -168,6 +189,10 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(Source product, const f
     }
     if (!accumulate) {
       for (int i = 0; i < kWidth; ++i) value.at[i] = Activate(activation, value.at[i]);
+    }
+    if (gated > 0) {
+      const Floats<kWidth> other = LoadFloats<kWidth>(in + gated + c);
+      for (int i = 0; i < kWidth; ++i) value.at[i] *= other.at[i];
     }
     StoreFloats<kWidth>(out + c, value);
   });
@@ -209,12 +234,19 @@ cudaError_t Embed(cudaStream_t stream, ConstMatrix word, ConstMatrix position, c
                 SourceOf(word), SourceOf(position), token_ids, positions, TargetOf(y), y.rows, y.columns);
 }
 
-cudaError_t LayerNorm(cudaStream_t stream, ConstMatrix x, const float* weight, const float* bias, float epsilon,
-                      Matrix y) {
-  const bool aligned = x.columns % 4 == 0 && Aligned(x) && Aligned(y) && Aligned16(weight, 0) && Aligned16(bias, 0);
-  return Launch(stream, RowBlocks(x.rows), kThreads, 0,
-                aligned ? kLoaded<LayerNormKernel<true>> : kLoaded<LayerNormKernel<false>>, SourceOf(x), weight, bias,
-                epsilon, TargetOf(y), x.rows, x.columns);
+cudaError_t Norm(cudaStream_t stream, ConstMatrix x, const float* weight, const float* bias, float epsilon,
+                 int64_t columns, Matrix y) {
+  const bool aligned = columns % 4 == 0 && Aligned(x) && Aligned(y) && Aligned16(weight, 0) && Aligned16(bias, 0);
+  const int64_t runs = x.columns / columns;
+  return Launch(stream, RowBlocks(x.rows * runs), kThreads, 0,
+                aligned ? kLoaded<NormKernel<true>> : kLoaded<NormKernel<false>>, SourceOf(x), weight, bias, epsilon,
+                TargetOf(y), x.rows, runs, columns);
+}
+
+cudaError_t Rotate(cudaStream_t stream, Matrix x, ConstMatrix table, const int32_t* positions) {
+  const int64_t runs = x.columns / table.columns;
+  return Launch(stream, RowBlocks(x.rows * runs), kThreads, 0, kLoaded<RotateKernel>, TargetOf(x), SourceOf(table),
+                positions, x.rows, runs, table.columns / 2);
 }
 
 cudaError_t GatherRows(cudaStream_t stream, ConstMatrix x, const int64_t* rows, Matrix y) {
@@ -236,10 +268,10 @@ cudaError_t PairFeatures(cudaStream_t stream, ConstMatrix x0, ConstMatrix x1, Ma
 }
 
 cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, const float* bias, Activation activation,
-                          bool accumulate, Matrix y) {
-  const bool wide = y.columns % 4 == 0 && Aligned(product) && Aligned(y) && Aligned16(bias, 0);
+                          bool accumulate, Matrix y, int64_t gated) {
+  const bool wide = (y.columns | gated) % 4 == 0 && Aligned(product) && Aligned(y) && Aligned16(bias, 0);
   return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? kLoaded<FinishKernel<4>> : kLoaded<FinishKernel<1>>,
-                SourceOf(product), bias, activation, accumulate, TargetOf(y), y.rows, y.columns);
+                SourceOf(product), bias, activation, accumulate, gated, TargetOf(y), y.rows, y.columns);
 }
 
 cudaError_t PadRows(cudaStream_t stream, ConstMatrix x, float* to, int64_t columns) {

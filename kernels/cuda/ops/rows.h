@@ -20,9 +20,12 @@ namespace edgewise::cuda {
 cudaError_t Embed(cudaStream_t stream, ConstMatrix word, ConstMatrix position, const int32_t* token_ids,
                   const int32_t* positions, Matrix y);
 
-// y may be x.
-cudaError_t LayerNorm(cudaStream_t stream, ConstMatrix x, const float* weight, const float* bias, float epsilon,
-                      Matrix y);
+// LayerNorm of each run of `columns` columns of a row, or without a bias RmsNorm. weight and bias [columns]; y may be
+// x.
+cudaError_t Norm(cudaStream_t stream, ConstMatrix x, const float* weight, const float* bias, float epsilon,
+                 int64_t columns, Matrix y);
+
+cudaError_t Rotate(cudaStream_t stream, Matrix x, ConstMatrix table, const int32_t* positions);
 
 // y[i] = x[rows[i]], rows [y.rows]; null: y = x.
 cudaError_t GatherRows(cudaStream_t stream, ConstMatrix x, const int64_t* rows, Matrix y);
@@ -33,9 +36,10 @@ cudaError_t PoolMean(cudaStream_t stream, ConstMatrix x, const int64_t* offsets,
 cudaError_t PairFeatures(cudaStream_t stream, ConstMatrix x0, ConstMatrix x1, Matrix y);
 
 // y = activation(product + bias), bias [columns] or null; y may be `product`. With `accumulate` y += product + bias, in
-// the order (product + y) + bias, and without an activation.
+// the order (product + y) + bias, and without an activation. gated > 0: y is then multiplied by the columns of the
+// product from `gated` on.
 cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, const float* bias, Activation activation,
-                          bool accumulate, Matrix y);
+                          bool accumulate, Matrix y, int64_t gated = 0);
 
 // to [rows, columns]: x and, beyond its columns, zeros.
 cudaError_t PadRows(cudaStream_t stream, ConstMatrix x, float* to, int64_t columns);
