@@ -54,6 +54,9 @@ void SetDriver(int version);
 // Whether the device has memory pools.
 void SetPools(bool pools);
 
+// Whether MmaBf16 adds 16 products as MmaHalf does (device.h), and not rounds after each.
+void SetMmaBf16CutsOff(bool cuts_off);
+
 uint64_t launches();  // made since the process began
 uint64_t calls();     // of the runtime API, likewise
 
