@@ -117,7 +117,7 @@ absl::StatusOr<Gemm::Trial> Gemm::MakeTrial(const GemmShape& shape, int64_t most
   }
   const cudaStream_t stream = device_->stream();
   const int64_t rows = std::min(kTrialRows, most_rows);
-  cudaError_t error = FillTrial(stream, shape.bf16, most_rows, columns, kTrialRows, trial.x.data());
+  cudaError_t error = FillTrial(stream, most_rows, shape.row_bytes(), kTrialRows, trial.x.data());
   if (error == cudaSuccess) {
     error = ChainProduct(stream, shape, weight, trial.x.data(), columns, rows, trial.expected.as<float>(), shape.out,
                          false);

@@ -204,15 +204,12 @@ __device__ inline uint32_t Mixed(uint32_t x) {
   x = (x ^ x >> 15) * 0x846CA68Bu;
   return x ^ x >> 16;
 }
-__device__ inline void StoreOne(float* to, float value) { *to = value; }
-__device__ inline void StoreOne(__nv_bfloat16* to, float value) { *to = __float2bfloat16_rn(value); }
-
-template <typename T>
-__global__ void __launch_bounds__(kThreads) FillKernel(T* x, int64_t columns, int64_t elements, int64_t period) {
+// Words that are float32 numbers, and pairs of bf16 ones, from 0.5 to 1 and of either sign.
+__global__ void __launch_bounds__(kThreads) FillKernel(uint32_t* x, int64_t row_words, int64_t words, int64_t period) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= elements) return;
-  const uint32_t bits = Mixed(static_cast<uint32_t>(i / columns % period * columns + i % columns));
-  StoreOne(x + i, static_cast<float>(static_cast<int32_t>(bits)) * 0x1p-31f);
+  if (i >= words) return;
+  const auto number = static_cast<uint32_t>(i / row_words % period * row_words + i % row_words);
+  x[i] = (Mixed(number) & 0x807F807Fu) | 0x3F003F00u;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -272,14 +269,10 @@ cudaError_t PackRows(cudaStream_t stream, ConstMatrix x, Packing packing, int64_
   }
 }
 
-cudaError_t FillTrial(cudaStream_t stream, bool bf16, int64_t rows, int64_t columns, int64_t period, void* x) {
-  const int64_t elements = rows * columns;
-  if (bf16) {
-    return Launch(stream, Blocks(elements), kThreads, 0, kLoaded<FillKernel<__nv_bfloat16>>,
-                  static_cast<__nv_bfloat16*>(x), columns, elements, period);
-  }
-  return Launch(stream, Blocks(elements), kThreads, 0, kLoaded<FillKernel<float>>, static_cast<float*>(x), columns,
-                elements, period);
+cudaError_t FillTrial(cudaStream_t stream, int64_t rows, int64_t row_bytes, int64_t period, void* x) {
+  const int64_t row_words = row_bytes / 4, words = rows * row_words;
+  return Launch(stream, Blocks(words), kThreads, 0, kLoaded<FillKernel>, static_cast<uint32_t*>(x), row_words, words,
+                period);
 }
 
 cudaError_t CompareTrial(cudaStream_t stream, const float* y, int32_t sums, int64_t rows, int64_t out,

@@ -28,8 +28,8 @@ inline constexpr int64_t kPartProducts = 6;
 cudaError_t PackRows(cudaStream_t stream, ConstMatrix x, Packing packing, int64_t slice, int64_t slices,
                      __nv_bfloat16* to);
 
-// x [rows, columns]: random numbers, of which row r depends on r % period.
-cudaError_t FillTrial(cudaStream_t stream, bool bf16, int64_t rows, int64_t columns, int64_t period, void* x);
+// Random numbers of either type, of which row r depends on r % period.
+cudaError_t FillTrial(cudaStream_t stream, int64_t rows, int64_t row_bytes, int64_t period, void* x);
 // Sets *differs where the sum of the matrices at y [sums][rows][out], in order, is not `times` the row r % period of
 // `expected`, bit for bit.
 cudaError_t CompareTrial(cudaStream_t stream, const float* y, int32_t sums, int64_t rows, int64_t out,

@@ -149,34 +149,34 @@ __global__ void __launch_bounds__(kThreads) PairKernel(Source x0, Source x1, Tar
   });
 }
 
+// A thread has kWidth columns, so that few rows, too, are many threads.
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads)
     FinishKernel(Source product, int32_t sums, const float* bias, Activation activation, bool accumulate, Target y,
-                 int64_t rows, int64_t columns) {
-  const int64_t r = RowOfWarp();
+                 int64_t rows, unsigned row_runs) {
+  const unsigned run = blockIdx.x * kThreads + threadIdx.x;
+  const int64_t r = run / row_runs, c = run % row_runs * kWidth;
   if (r >= rows) return;
-  const float* in = product.data + r * product.stride;
-  float* out = y.data + r * y.stride;
-  ForColumns<kWidth>(columns, [&](int64_t c) {
-    Floats<kWidth> value = LoadFloats<kWidth>(in + c);
+  const float* in = product.data + r * product.stride + c;
+  float* out = y.data + r * y.stride + c;
+  Floats<kWidth> value = LoadFloats<kWidth>(in);
 #pragma unroll 4
-    for (int32_t s = 1; s < sums; ++s) {
-      const Floats<kWidth> next = LoadFloats<kWidth>(in + s * rows * product.stride + c);
-      for (int i = 0; i < kWidth; ++i) value.at[i] += next.at[i];
-    }
-    if (accumulate) {
-      const Floats<kWidth> before = LoadFloats<kWidth>(out + c);
-      for (int i = 0; i < kWidth; ++i) value.at[i] += before.at[i];
-    }
-    if (bias != nullptr) {
-      const Floats<kWidth> b = LoadFloats<kWidth>(bias + c);
-      for (int i = 0; i < kWidth; ++i) value.at[i] += b.at[i];
-    }
-    if (!accumulate) {
-      for (int i = 0; i < kWidth; ++i) value.at[i] = Activate(activation, value.at[i]);
-    }
-    StoreFloats<kWidth>(out + c, value);
-  });
+  for (int32_t s = 1; s < sums; ++s) {
+    const Floats<kWidth> next = LoadFloats<kWidth>(in + s * rows * product.stride);
+    for (int i = 0; i < kWidth; ++i) value.at[i] += next.at[i];
+  }
+  if (accumulate) {
+    const Floats<kWidth> before = LoadFloats<kWidth>(out);
+    for (int i = 0; i < kWidth; ++i) value.at[i] += before.at[i];
+  }
+  if (bias != nullptr) {
+    const Floats<kWidth> b = LoadFloats<kWidth>(bias + c);
+    for (int i = 0; i < kWidth; ++i) value.at[i] += b.at[i];
+  }
+  if (!accumulate) {
+    for (int i = 0; i < kWidth; ++i) value.at[i] = Activate(activation, value.at[i]);
+  }
+  StoreFloats<kWidth>(out, value);
 }
 
 // A column at a time: for shapes without 16-byte rows.
@@ -240,8 +240,10 @@ cudaError_t PairFeatures(cudaStream_t stream, ConstMatrix x0, ConstMatrix x1, Ma
 cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, int32_t sums, const float* bias,
                           Activation activation, bool accumulate, Matrix y) {
   const bool wide = y.columns % 4 == 0 && Aligned(product) && Aligned(y) && Aligned16(bias, 0);
-  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? kLoaded<FinishKernel<4>> : kLoaded<FinishKernel<1>>,
-                SourceOf(product), sums, bias, activation, accumulate, TargetOf(y), y.rows, y.columns);
+  const int64_t row_runs = wide ? y.columns / 4 : y.columns;
+  return Launch(stream, (y.rows * row_runs + kThreads - 1) / kThreads, kThreads, 0,
+                wide ? kLoaded<FinishKernel<4>> : kLoaded<FinishKernel<1>>, SourceOf(product), sums, bias, activation,
+                accumulate, TargetOf(y), y.rows, static_cast<unsigned>(row_runs));
 }
 
 cudaError_t PadRows(cudaStream_t stream, ConstMatrix x, float* to, int64_t columns) {
