@@ -292,6 +292,28 @@ TEST(PartsTest, AModelThatDoesNotFitSaysWhatTheyTake) {
   EXPECT_TRUE(backend->PrepareLinear(weight, {}, kWide, kWide, Activation::kNone).ok());
 }
 
+// Slices of float32 chains, of 300 columns and four more.
+TEST(OtherGpusTest, SumFloat32InSlices) {
+  constexpr int64_t kIn = 300, kOut = 5, kSlice = 152;
+  emulator::SetCapability(86);
+  const auto backend = MakeLinked("fp32");
+  emulator::SetCapability(90);
+  const auto padded = [](const std::vector<float>& rows) {
+    std::vector<float> wide;
+    for (size_t i = 0; i < rows.size(); i += kIn) {
+      wide.insert(wide.end(), rows.begin() + i, rows.begin() + i + kIn);
+      wide.resize(wide.size() + 2 * kSlice - kIn, 0.0f);
+    }
+    return wide;
+  };
+  const auto weight = Random(kOut * kIn, 1);
+  for (const int64_t rows : {3, 20}) {
+    const auto x = Random(rows * kIn, 2);
+    EXPECT_EQ(BitsOf(LinearOf(*backend, weight, kIn, x)),
+              BitsOf(ChainsOf({kOut, kSlice, 2, false}, padded(weight), padded(x), rows, {})));
+  }
+}
+
 // Products of one weight by a library, and by our own kernel.
 class GemmTest : public ::testing::Test {
  protected:

@@ -31,14 +31,9 @@ GemmCall TrialOf(const GemmShape& shape, int64_t rows) {
   return CallOf(shape, rows, shape.slices * shape.in, shape.out);
 }
 
-// Of this process: another backend of the same device, or another model, finds them again.
-struct Planned {
-  int ordinal = 0;
-  GemmShape shape;
-  bool operator==(const Planned&) const = default;
-};
-std::vector<std::pair<Planned, std::shared_ptr<const GemmPlan>>>& Plans() {
-  static auto* const plans = new std::vector<std::pair<Planned, std::shared_ptr<const GemmPlan>>>;
+// By device. Of this process: another backend of the same device, or another model, finds them again.
+std::vector<std::pair<int, std::shared_ptr<const GemmPlan>>>& Plans() {
+  static auto* const plans = new std::vector<std::pair<int, std::shared_ptr<const GemmPlan>>>;
   return *plans;
 }
 
@@ -150,9 +145,8 @@ absl::StatusOr<bool> Gemm::HasOurBytes(const GemmLibrary::Algorithm& algorithm, 
   for (const int64_t rows : {least, least + 1, (least + most) / 2 | 1, most - 1, most}) {
     if (rows < least || rows > most) continue;
     const GemmCall call = TrialOf(shape, rows);
-    if (error == cudaSuccess) {
-      error = cudaMemsetAsync(trial.y.data(), 0xFF, static_cast<size_t>(rows * shape.out) * sizeof(float), stream);
-    }
+    const int64_t y_bytes = SumsApart(shape, rows) * rows * shape.out * static_cast<int64_t>(sizeof(float));
+    if (error == cudaSuccess) error = cudaMemsetAsync(trial.y.data(), 0xFF, static_cast<size_t>(y_bytes), stream);
     // y = product, and where that is what Run does y += product.
     for (int times = 1; times <= (shape.slices == 1 ? 2 : 1); ++times) {
       const absl::StatusOr<int32_t> sums =
@@ -171,9 +165,8 @@ absl::StatusOr<bool> Gemm::HasOurBytes(const GemmLibrary::Algorithm& algorithm, 
 }
 
 absl::StatusOr<std::shared_ptr<const GemmPlan>> Gemm::Plan(const GemmShape& shape, const void* weight) {
-  const Planned planned = {device_->ordinal(), shape};
-  for (const auto& [of, plan] : Plans()) {
-    if (of == planned) return plan;
+  for (const auto& [ordinal, plan] : Plans()) {
+    if (ordinal == device_->ordinal() && plan->shape == shape) return plan;
   }
   auto plan = std::make_shared<GemmPlan>(GemmPlan{shape, {}});
   std::array<std::vector<GemmLibrary::Algorithm>, kRowClasses.size()> offers;
@@ -193,7 +186,7 @@ absl::StatusOr<std::shared_ptr<const GemmPlan>> Gemm::Plan(const GemmShape& shap
       if (!status.ok()) return status;
     }
   }
-  Plans().emplace_back(planned, plan);
+  Plans().emplace_back(device_->ordinal(), plan);
   return plan;
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <initializer_list>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -43,13 +44,9 @@ struct Description {
   cublasLtMatrixLayoutOpaque_t weight, x, y;
 };
 
-// Batches are the slices of k.
-cublasStatus_t DescribeSlices(cublasLtMatrixLayoutOpaque_t& matrix, int32_t slices, int64_t offset) {
-  const cublasStatus_t status =
-      cublasLtMatrixLayoutSetAttribute(&matrix, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &slices, sizeof(slices));
-  if (status != CUBLAS_STATUS_SUCCESS) return status;
-  return cublasLtMatrixLayoutSetAttribute(&matrix, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &offset,
-                                          sizeof(offset));
+absl::Status FirstError(std::initializer_list<cublasStatus_t> statuses, const char* what) {
+  const auto* failed = std::ranges::find_if(statuses, [](cublasStatus_t s) { return s != CUBLAS_STATUS_SUCCESS; });
+  return failed == statuses.end() ? absl::OkStatus() : LtStatus(*failed, what);
 }
 
 absl::Status Describe(const GemmCall& call, Description& d) {
@@ -59,43 +56,41 @@ absl::Status Describe(const GemmCall& call, Description& d) {
              rows = static_cast<uint64_t>(call.rows);
   const cublasOperation_t transposed = CUBLAS_OP_T;
   // CUBLAS_COMPUTE_32F multiplies float32 as float32; TF32 would be CUBLAS_COMPUTE_32F_FAST_TF32.
-  cublasStatus_t status = cublasLtMatmulDescInit(&d.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-  if (status == CUBLAS_STATUS_SUCCESS) {
-    status = cublasLtMatmulDescSetAttribute(&d.operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed));
-  }
-  if (status == CUBLAS_STATUS_SUCCESS) {
-    status = cublasLtMatrixLayoutInit(&d.weight, type, in, out, shape.slices * shape.in);
-  }
-  if (status == CUBLAS_STATUS_SUCCESS) status = cublasLtMatrixLayoutInit(&d.x, type, in, rows, call.x_stride);
-  if (status == CUBLAS_STATUS_SUCCESS) status = cublasLtMatrixLayoutInit(&d.y, CUDA_R_32F, out, rows, call.y_stride);
-  if (call.apart) {
-    const std::pair<cublasLtMatrixLayoutOpaque_t*, int64_t> matrices[] = {
-        {&d.weight, shape.in}, {&d.x, shape.in}, {&d.y, call.rows * call.y_stride}};
-    for (const auto& [matrix, offset] : matrices) {
-      if (status == CUBLAS_STATUS_SUCCESS) status = DescribeSlices(*matrix, shape.slices, offset);
-    }
-  }
-  return LtStatus(status, "description of a product");
+  const absl::Status status = FirstError(
+      {cublasLtMatmulDescInit(&d.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+       cublasLtMatmulDescSetAttribute(&d.operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
+       cublasLtMatrixLayoutInit(&d.weight, type, in, out, shape.slices * shape.in),
+       cublasLtMatrixLayoutInit(&d.x, type, in, rows, call.x_stride),
+       cublasLtMatrixLayoutInit(&d.y, CUDA_R_32F, out, rows, call.y_stride)},
+      "description of a product");
+  if (!status.ok() || !call.apart) return status;
+  const auto batch = [&](cublasLtMatrixLayoutOpaque_t& matrix, int64_t offset) {  // of slices
+    return FirstError({cublasLtMatrixLayoutSetAttribute(&matrix, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &shape.slices,
+                                                        sizeof(shape.slices)),
+                       cublasLtMatrixLayoutSetAttribute(&matrix, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &offset,
+                                                        sizeof(offset))},
+                      "description of slices");
+  };
+  absl::Status batched = batch(d.weight, shape.in);
+  batched.Update(batch(d.x, shape.in));
+  batched.Update(batch(d.y, call.rows * call.y_stride));
+  return batched;
 }
 
 absl::Status DescribePreference(cublasLtMatmulPreferenceOpaque_t& preference) {
-  const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
+  const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE, alignment = kAlignment;
   const uint64_t workspace = kWorkspaceBytes;
-  cublasStatus_t status = cublasLtMatmulPreferenceInit(&preference);
-  if (status == CUBLAS_STATUS_SUCCESS) {
-    status = cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
-                                                  sizeof(reductions));
-  }
-  if (status == CUBLAS_STATUS_SUCCESS) {
-    status = cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                                                  sizeof(workspace));
-  }
-  for (const auto matrix : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-    if (status != CUBLAS_STATUS_SUCCESS) break;
-    status = cublasLtMatmulPreferenceSetAttribute(&preference, matrix, &kAlignment, sizeof(kAlignment));
-  }
-  return LtStatus(status, "preferences of a product");
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    return cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof(value));
+  };
+  return FirstError(
+      {cublasLtMatmulPreferenceInit(&preference), set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions),
+       set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace),
+       set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment),
+       set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment),
+       set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment),
+       set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment)},
+      "preferences of a product");
 }
 
 // Whether an element's sum is one part, made by one block of threads.
