@@ -25,7 +25,7 @@ class GemmClockTest : public ::testing::TestWithParam<std::string> {
  protected:
   ~GemmClockTest() override { cuda::testing::SetFakeLibrary(nullptr); }
 
-  // Of a model that is loaded with algorithms of which a later one is faster or slower.
+  // Loads the model with algorithms of which a later one is faster or slower.
   Answers Run(const nlohmann::json& config, bool later_is_faster) {
     FakeLibrary library;
     library.offered = {FakeAlgorithm(0), FakeAlgorithm(1, Fault::kSumsBackwards), FakeAlgorithm(2),

@@ -12,8 +12,8 @@
 
 namespace edgewise::cuda::testing {
 
-// What an algorithm does with products of `rows` rows or more, but that kRefuses is of so many alone. Its other bytes
-// are those of our own kernel.
+// The fault of an algorithm in products of `rows` rows or more; kRefuses: of `rows` rows alone. Its other bytes are
+// those of our own kernel.
 enum class Fault : uint64_t { kNone, kSumsBackwards, kRefuses };
 
 inline GemmLibrary::Algorithm FakeAlgorithm(uint64_t name, Fault fault = Fault::kNone, int64_t rows = 1) {

@@ -421,7 +421,7 @@ TEST_F(GemmTest, TheClockChoosesAndChangesNoByte) {
   }
 }
 
-// Of few outputs the sums of slices are made side by side, of many one slice is added to the other.
+// The sums of slices are made side by side for few outputs; for many, one slice is added to the other.
 TEST_F(GemmTest, SlicesSideBySideAndInTurnHaveTheSameBytes) {
   constexpr int64_t kMany = 262148;
   const GemmShape few = {12, 8, 2, true, 16}, many = {kMany, 8, 2, true, 16};

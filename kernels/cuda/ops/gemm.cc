@@ -31,7 +31,7 @@ GemmCall TrialOf(const GemmShape& shape, int64_t rows) {
   return CallOf(shape, rows, shape.slices * shape.in, shape.out);
 }
 
-// By device. Of this process: another backend of the same device, or another model, finds them again.
+// The plans of this process, by device: another backend of the same device, or another model, finds them again.
 std::vector<std::pair<int, std::shared_ptr<const GemmPlan>>>& Plans() {
   static auto* const plans = new std::vector<std::pair<int, std::shared_ptr<const GemmPlan>>>;
   return *plans;

@@ -51,7 +51,7 @@ __device__ inline int2 PlaceOf(int i) {
   }
 }
 
-// sum += the products of a step of `in` columns, in their order. What lies beyond `rows` and `out` may be left out.
+// sum += the products of a step of `in` columns, in their order. Sums beyond `rows` and `out` may stay as they are.
 __device__ inline void AddStep(const Rows<__nv_bfloat16>& x, const Rows<__nv_bfloat16>& w, int in, int64_t rows,
                                int out, float (&sum)[kSums]) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
@@ -161,7 +161,7 @@ __device__ inline void PackEight(const float (&from)[8], __nv_bfloat16* to, int6
       const bool finite = (bits & kExponent) != kExponent;
       float rest = from[i], part[3];
       part[0] = __bfloat162float(__float2bfloat16_rn(rest));
-      // What would be rounded to infinity is cut off.
+      // A finite number that would be rounded to infinity is cut off.
       if (finite && (__float_as_uint(part[0]) & kExponent) == kExponent) part[0] = __uint_as_float(bits & 0xFFFF0000u);
       rest -= part[0];
       part[1] = __bfloat162float(__float2bfloat16_rn(rest));

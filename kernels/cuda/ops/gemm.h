@@ -52,7 +52,7 @@ struct GemmPlan {
   std::array<std::optional<GemmLibrary::Algorithm>, kRowClasses.size()> algorithms;
 };
 
-// How many matrices Run may write for so many rows: one, or the sums of each slice apart.
+// The number of matrices that Run may write for a product of `rows` rows: one, or the sums of each slice apart.
 int32_t SumsApart(const GemmShape& shape, int64_t rows);
 // Floats of y that a product of up to `most_rows` rows takes, at most.
 int64_t MostSums(const GemmShape& shape, int64_t most_rows);

@@ -23,7 +23,7 @@ constexpr int kCandidates = 12;
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr uint32_t kAlignment = 16;  // bytes, of every pointer given to Run
 constexpr int kTimed = 8;            // products
-// Of products of few rows, in orders of their own.
+// Algorithms for products of few rows, in orders of their own.
 constexpr std::array<int32_t, 3> kLeftOut = {11, 13, 16};
 
 absl::Status LtStatus(cublasStatus_t status, const char* what) {

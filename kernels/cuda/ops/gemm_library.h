@@ -1,5 +1,4 @@
-// What a library of matrix products offers. One implementation per build: cuBLASLt, or on the emulator what a test
-// says.
+// A library of matrix products, which offers algorithms. One implementation per build: cuBLASLt, or the emulator's.
 #ifndef EDGEWISE_KERNELS_CUDA_OPS_GEMM_LIBRARY_H_
 #define EDGEWISE_KERNELS_CUDA_OPS_GEMM_LIBRARY_H_
 

@@ -13,7 +13,7 @@
 namespace edgewise::cuda {
 namespace {
 
-// Of one product, where that is at least 64 rows: bytes of x packed, floats of y in scratch, and floats of y elsewhere.
+// Limits of one product of more than 64 rows: bytes of x packed, floats of y in scratch, floats of y elsewhere.
 constexpr int64_t kMostPacked = int64_t{256} << 20, kMostScratch = int64_t{1} << 23, kMostDirect = int64_t{1} << 26;
 
 int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
