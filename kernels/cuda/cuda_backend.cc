@@ -82,7 +82,7 @@ class CudaBackend : public Backend {
     const int64_t bytes =
         floats * int64_t{sizeof(float)} + linears_->scratch_bytes() + kCallBytes + (draws_ ? kMostEdgeBytes : 0);
     // The pool keeps what it gets back.
-    const absl::Status status = Use([&] { return DeviceArray::Create(*device_, bytes).status(); });
+    const absl::Status status = Use([&] { return linears_->WithParts(DeviceArray::Create(*device_, bytes).status()); });
     if (!status.ok()) return status;
     pass_floats_ = pass_floats;
     generation_floats_ = generation_floats;

@@ -1,5 +1,5 @@
 # Sources of the CUDA backend; included where they are built for a GPU and where they are built for the emulator. The
-# matrix products are not among them: ops/gemm_cublaslt.cc, or the emulator's.
+# library of matrix products is not among them: ops/gemm_cublaslt.cc, or the emulator's.
 set(EDGEWISE_CUDA_SOURCES
   attention/caps.cu
   attention/draw_events.cu
@@ -9,6 +9,7 @@ set(EDGEWISE_CUDA_SOURCES
   attention/rounds.cu
   attention/rows.cu
   attention/tiles.cu
+  ops/gemm.cu
   ops/gemv.cu
   ops/memberships.cu
   ops/memberships_split.cu
@@ -22,6 +23,7 @@ set(EDGEWISE_CUDA_HOST_SOURCES
   device/cancel_flags.cc
   device/kernel_list.cc
   device/launch.cc
+  ops/gemm.cc
   ops/linear.cc
   ops/membership_halves.cc
   ops/memberships.cc

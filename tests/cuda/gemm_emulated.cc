@@ -1,8 +1,7 @@
-// Gemm (kernels/cuda/ops/gemm.h) where the device is emulated: a block of one thread has one row of y, and an element
-// is one chain of multiply-adds.
+#include "tests/cuda/gemm_emulated.h"
+
 #include <cuda_bf16.h>
 
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 
@@ -12,9 +11,10 @@
 namespace edgewise::cuda {
 namespace {
 
-struct EmulatedPlan : GemmPlan {
-  GemmShape shape;
-};
+using testing::FakeLibrary;
+using testing::Fault;
+
+FakeLibrary ordinary_library, *fake_library = &ordinary_library;
 
 // Ends the process where cuBLASLt would be told something false about pointers and strides.
 void Require(bool condition, const char* what) {
@@ -23,64 +23,87 @@ void Require(bool condition, const char* what) {
   std::abort();
 }
 
-float AsFloat(float value) { return value; }
-float AsFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
+// As the emulator's MmaBf16.
+void Add(float& sum, __nv_bfloat16 x, __nv_bfloat16 w) { sum += __bfloat162float(x) * __bfloat162float(w); }
+void Add(float& sum, float x, float w) { sum = fmaf(x, w, sum); }
 
 struct Product {
+  GemmCall call;
   const void* weight;
   const void* x;
   float* y;
-  int64_t x_stride, y_stride, out, in;
-  bool accumulate;
+  bool accumulate, backwards;
 };
 
+// A block of one thread has one row of y.
 template <typename T>
 __global__ void RowKernel(Product p) {
-  const T* x = static_cast<const T*>(p.x) + blockIdx.x * p.x_stride;
-  float* y = p.y + blockIdx.x * p.y_stride;
-  for (int64_t o = 0; o < p.out; o += kGemmOut) {
-    const T* weight = static_cast<const T*>(p.weight) + o * p.in;
-    float sum[kGemmOut] = {};
-    for (int64_t i = 0; i < p.in; ++i) {
-      for (int64_t c = 0; c < kGemmOut; ++c) sum[c] = fmaf(AsFloat(x[i]), AsFloat(weight[c * p.in + i]), sum[c]);
+  const GemmShape& shape = p.call.shape;
+  for (int64_t s = 0; s < (p.call.apart ? shape.slices : 1); ++s) {
+    const T* x = static_cast<const T*>(p.x) + blockIdx.x * p.call.x_stride + s * shape.in;
+    float* y = p.y + (s * p.call.rows + blockIdx.x) * p.call.y_stride;
+    for (int64_t o = 0; o < shape.out; ++o) {
+      const T* weight = static_cast<const T*>(p.weight) + (o * shape.slices + s) * shape.in;
+      float sum = 0.0f;
+      for (int64_t i = 0; i < shape.in; ++i) {
+        const int64_t k = p.backwards ? shape.in - 1 - i : i;
+        Add(sum, x[k], weight[k]);
+      }
+      y[o] = p.accumulate ? sum + y[o] : sum;
     }
-    for (int64_t c = 0; c < kGemmOut; ++c) y[o + c] = p.accumulate ? sum[c] + y[o + c] : sum[c];
   }
 }
 
-class EmulatedGemm : public Gemm {
+class EmulatedLibrary : public GemmLibrary {
  public:
-  explicit EmulatedGemm(cudaStream_t stream) : stream_(stream) {}
+  explicit EmulatedLibrary(cudaStream_t stream) : stream_(stream), fake_(fake_library) {}
 
-  absl::StatusOr<std::unique_ptr<GemmPlan>> Plan(const GemmShape& shape) override {
-    Require(shape.out > 0 && shape.out % kGemmOut == 0 && shape.in > 0 && shape.in % kGemmIn == 0, "shape");
-    auto plan = std::make_unique<EmulatedPlan>();
-    plan->shape = shape;
-    return plan;
+  absl::StatusOr<std::vector<Algorithm>> Offer(const GemmCall& call) override {
+    Require(call.shape.out > 0 && call.shape.out % kGemmOut == 0 && call.shape.in > 0 && call.shape.in % kGemmIn == 0,
+            "shape");
+    return call.rows <= fake_->most_rows ? fake_->offered : std::vector<Algorithm>();
   }
 
-  absl::Status Run(const GemmPlan& plan, const void* weight, const void* x, int64_t x_stride, int64_t rows, float* y,
-                   int64_t y_stride, bool accumulate) override {
-    const GemmShape shape = static_cast<const EmulatedPlan&>(plan).shape;
+  absl::Status Run(const GemmCall& call, const Algorithm& algorithm, const void* weight, const void* x, float* y,
+                   bool accumulate) override {
+    const GemmShape& shape = call.shape;
     const auto aligned = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
     Require(aligned(weight) && aligned(x) && aligned(y), "alignment of a matrix");
-    Require(x_stride >= shape.in && x_stride % (shape.bf16 ? 8 : 4) == 0, "stride of x");
-    Require(y_stride >= shape.out && y_stride % 4 == 0, "stride of y");
-    Require(rows >= 1 && rows <= kGemmRows, "number of rows");
-    const Product product = {weight, x, y, x_stride, y_stride, shape.out, shape.in, accumulate};
-    return CudaStatus(Launch(stream_, rows, 1, 0,
+    Require(call.x_stride >= shape.slices * shape.in && call.x_stride * shape.element() % 16 == 0, "stride of x");
+    Require(call.y_stride >= shape.out && call.y_stride % 4 == 0, "stride of y");
+    Require(call.rows >= 1 && call.rows <= shape.most_rows, "number of rows");
+    Require(!call.apart || (!accumulate && shape.slices > 1 && call.y_stride == shape.out), "slices apart");
+    const auto fault = static_cast<Fault>(algorithm[1]);
+    const auto from = static_cast<int64_t>(algorithm[2]);
+    if (fault == Fault::kRefuses && call.rows == from) return absl::UnimplementedError("as a test asks");
+    if (fake_->records) fake_->runs.emplace_back(algorithm[0], call);
+    const Product product = {call, weight, x, y, accumulate, fault == Fault::kSumsBackwards && call.rows >= from};
+    return CudaStatus(Launch(stream_, call.rows, 1, 0,
                              shape.bf16 ? kLoaded<RowKernel<__nv_bfloat16>> : kLoaded<RowKernel<float>>, product),
                       "product");
   }
 
+  absl::StatusOr<float> Time(const GemmCall& /*call*/, const Algorithm& algorithm, const void* /*weight*/,
+                             const void* /*x*/, float* /*y*/) override {
+    return fake_->milliseconds(algorithm);
+  }
+
  private:
   const cudaStream_t stream_;
+  FakeLibrary* const fake_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Gemm>> Gemm::Create(std::shared_ptr<Device> device) {
-  return std::make_unique<EmulatedGemm>(device->stream());
+namespace testing {
+void SetFakeLibrary(FakeLibrary* library) {
+  fake_library = library == nullptr ? &ordinary_library : library;
+  Gemm::ForgetPlans();
+}
+}  // namespace testing
+
+absl::StatusOr<std::unique_ptr<GemmLibrary>> GemmLibrary::Create(std::shared_ptr<Device> device) {
+  return std::make_unique<EmulatedLibrary>(device->stream());
 }
 
 }  // namespace edgewise::cuda

@@ -161,7 +161,7 @@ std::vector<float> MembershipsOf(Backend& backend, int columns, int clusters) {
 
 TEST_P(EveryKernelTest, OperationsAreThoseOfTheCpu) {
   const auto cpu = *CreateBackend({});
-  for (const int64_t width : {64, 19})
+  for (const int64_t width : {64, 67, 19})
     ExpectNear(Operations(*backend_, width), Operations(*cpu, width), GetParam().outputs);
   // Weights of the last ones do not fit a block; those of 700 clusters take more than blocks of 32 tokens may have.
   constexpr int kHeads[][2] = {{24, 16},  {24, 64},  {64, 16},  {64, 64}, {128, 16},

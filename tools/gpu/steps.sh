@@ -190,8 +190,8 @@ sanitize() { # TOOL
     record "$tool" "skipped: $([[ -n $sanitizer ]] && echo asked for || echo not installed)" 0
     return
   fi
-  step_on_device "$tool" "${seconds_of[$tool]}" "$sanitizer" --tool "$tool" --error-exitcode 9 \
-    "$bundle/bin/backend_attention_test" --gtest_brief=1 --gtest_filter='*EveryKernelTest*'
+  step_on_device "$tool" "${seconds_of[$tool]}" EDGEWISE_CUDA_OWN_PRODUCTS=1 "$sanitizer" --tool "$tool" \
+    --error-exitcode 9 "$bundle/bin/backend_attention_test" --gtest_brief=1 --gtest_filter='*EveryKernelTest*'
 }
 run_memcheck() { sanitize memcheck; }
 run_racecheck() { sanitize racecheck; }

@@ -1,9 +1,12 @@
 // Linear and the feed-forwards of Backend: products of many rows by Gemm, of few rows by GemvLinear.
 //
 // Precision bf16: weights are kept as bf16 and x is rounded to bf16; sums, bias, activation and y are float32.
+// Precision fp32: GemvLinear reads the weights as float32; where Gemm multiplies bf16 parts (gemm.h) they are kept
+// beside.
 #ifndef EDGEWISE_KERNELS_CUDA_OPS_LINEAR_H_
 #define EDGEWISE_KERNELS_CUDA_OPS_LINEAR_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -19,15 +22,23 @@
 
 namespace edgewise::cuda {
 
-// Immutable. W is zero-padded to [out_padded, in_padded], as Gemm needs it.
+// Immutable. W is zero-padded to [out_padded, in_padded].
 struct CudaLinearWeights : public LinearWeights {
+  ~CudaLinearWeights() override {
+    if (all_parts != nullptr) *all_parts -= parts_bytes;
+  }
+
   int64_t out = 0, in = 0, out_padded = 0, in_padded = 0;
   bool bf16 = false;
   Activation activation = Activation::kNone;
-  DeviceArray weight, bias;        // bias [out], or null
-  std::unique_ptr<GemmPlan> plan;  // null: Gemm has none, and GemvLinear takes many rows too
+  DeviceArray weight, bias;  // bias [out], or null
+  DeviceArray parts;         // [out_padded] rows of Packing::kPartsOfW; null: Gemm reads `weight`
+  int64_t parts_bytes = 0;
+  std::shared_ptr<std::atomic<int64_t>> all_parts;  // bytes of the parts of all weights
+  std::shared_ptr<const GemmPlan> plan;
 
   GemvWeights few() const;
+  const void* many() const { return parts.data() != nullptr ? parts.data() : weight.data(); }  // for Gemm
 };
 
 // The products of one backend, on its stream. One thread at a time.
@@ -38,6 +49,8 @@ class LinearProducts {
   // Backend::PrepareLinear; finished when the call returns.
   absl::StatusOr<std::unique_ptr<LinearWeights>> Prepare(std::span<const float> weight, std::span<const float> bias,
                                                          int64_t out, int64_t in, Activation activation);
+  // `status`, and where memory was too small, how much of it the parts of weights take.
+  absl::Status WithParts(absl::Status status) const;
   // The most scratch that a call with the weights prepared so far takes.
   int64_t scratch_bytes() const { return x_bytes_ + y_bytes_ + wide_bytes_; }
   // Backend::Linear. With `accumulate` there is no activation.
@@ -48,13 +61,14 @@ class LinearProducts {
 
  private:
   LinearProducts(std::shared_ptr<Device> device, std::unique_ptr<Gemm> gemm, bool bf16);
-  absl::Status LoadProduct(const CudaLinearWeights& weights);
-  // At most kGemmRows rows.
+  absl::Status MakeParts(CudaLinearWeights& weights, const GemmShape& shape);
+  // At most plan->shape.most_rows rows.
   absl::Status RunMany(const CudaLinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate);
 
   const std::shared_ptr<Device> device_;
   const std::unique_ptr<Gemm> gemm_;
   const bool bf16_;
+  const std::shared_ptr<std::atomic<int64_t>> all_parts_ = std::make_shared<std::atomic<int64_t>>(0);
   int64_t x_bytes_ = 0, y_bytes_ = 0, wide_bytes_ = 0;  // of rows of x packed, of y padded, between two products
   std::set<int64_t> plain_outs_;                        // of the weights without an activation
 };

@@ -169,45 +169,46 @@ __global__ void __launch_bounds__(kThreads) PairKernel(Source x0, Source x1, Tar
   });
 }
 
+// A thread has kWidth columns, so that few rows, too, are many threads.
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    FinishKernel(Source product, const float* bias, Activation activation, bool accumulate, int64_t gated, Target y,
-                 int64_t rows, int64_t columns) {
-  const int64_t r = RowOfWarp();
+    FinishKernel(Source product, int32_t sums, const float* bias, Activation activation, bool accumulate, int64_t gated,
+                 Target y, int64_t rows, unsigned row_runs) {
+  const unsigned run = blockIdx.x * kThreads + threadIdx.x;
+  const int64_t r = run / row_runs, c = run % row_runs * kWidth;
   if (r >= rows) return;
-  const float* in = product.data + r * product.stride;
-  float* out = y.data + r * y.stride;
-  ForColumns<kWidth>(columns, [&](int64_t c) {
-    Floats<kWidth> value = LoadFloats<kWidth>(in + c);
-    if (accumulate) {
-      const Floats<kWidth> before = LoadFloats<kWidth>(out + c);
-      for (int i = 0; i < kWidth; ++i) value.at[i] += before.at[i];
-    }
-    if (bias != nullptr) {
-      const Floats<kWidth> b = LoadFloats<kWidth>(bias + c);
-      for (int i = 0; i < kWidth; ++i) value.at[i] += b.at[i];
-    }
-    if (!accumulate) {
-      for (int i = 0; i < kWidth; ++i) value.at[i] = Activate(activation, value.at[i]);
-    }
-    if (gated > 0) {
-      const Floats<kWidth> other = LoadFloats<kWidth>(in + gated + c);
-      for (int i = 0; i < kWidth; ++i) value.at[i] *= other.at[i];
-    }
-    StoreFloats<kWidth>(out + c, value);
-  });
+  const float* in = product.data + r * product.stride + c;
+  float* out = y.data + r * y.stride + c;
+  Floats<kWidth> value = LoadFloats<kWidth>(in);
+#pragma unroll 4
+  for (int32_t s = 1; s < sums; ++s) {
+    const Floats<kWidth> next = LoadFloats<kWidth>(in + s * rows * product.stride);
+    for (int i = 0; i < kWidth; ++i) value.at[i] += next.at[i];
+  }
+  if (accumulate) {
+    const Floats<kWidth> before = LoadFloats<kWidth>(out);
+    for (int i = 0; i < kWidth; ++i) value.at[i] += before.at[i];
+  }
+  if (bias != nullptr) {
+    const Floats<kWidth> b = LoadFloats<kWidth>(bias + c);
+    for (int i = 0; i < kWidth; ++i) value.at[i] += b.at[i];
+  }
+  if (!accumulate) {
+    for (int i = 0; i < kWidth; ++i) value.at[i] = Activate(activation, value.at[i]);
+  }
+  if (gated > 0) {
+    const Floats<kWidth> other = LoadFloats<kWidth>(in + gated);
+    for (int i = 0; i < kWidth; ++i) value.at[i] *= other.at[i];
+  }
+  StoreFloats<kWidth>(out, value);
 }
 
-__device__ inline void StoreOne(float* to, float value) { *to = value; }
-__device__ inline void StoreOne(__nv_bfloat16* to, float value) { *to = __float2bfloat16_rn(value); }
-
 // A column at a time: for shapes without 16-byte rows.
-template <typename To>
-__global__ void __launch_bounds__(kThreads) PadKernel(Source x, To* to, int64_t rows, int64_t columns, int64_t padded) {
+__global__ void __launch_bounds__(kThreads)
+    PadKernel(Source x, float* to, int64_t rows, int64_t columns, int64_t padded) {
   const int64_t r = RowOfWarp();
   if (r >= rows) return;
-  ForColumns<1>(padded,
-                [&](int64_t c) { StoreOne(to + r * padded + c, c < columns ? x.data[r * x.stride + c] : 0.0f); });
+  ForColumns<1>(padded, [&](int64_t c) { to[r * padded + c] = c < columns ? x.data[r * x.stride + c] : 0.0f; });
 }
 
 // Rows of whole groups of 4 columns.
@@ -267,24 +268,18 @@ cudaError_t PairFeatures(cudaStream_t stream, ConstMatrix x0, ConstMatrix x1, Ma
                 SourceOf(x0), SourceOf(x1), TargetOf(y), y.rows, x0.columns);
 }
 
-cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, const float* bias, Activation activation,
-                          bool accumulate, Matrix y, int64_t gated) {
+cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, int32_t sums, const float* bias,
+                          Activation activation, bool accumulate, Matrix y, int64_t gated) {
   const bool wide = (y.columns | gated) % 4 == 0 && Aligned(product) && Aligned(y) && Aligned16(bias, 0);
-  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? kLoaded<FinishKernel<4>> : kLoaded<FinishKernel<1>>,
-                SourceOf(product), bias, activation, accumulate, gated, TargetOf(y), y.rows, y.columns);
+  const int64_t row_runs = wide ? y.columns / 4 : y.columns;
+  return Launch(stream, (y.rows * row_runs + kThreads - 1) / kThreads, kThreads, 0,
+                wide ? kLoaded<FinishKernel<4>> : kLoaded<FinishKernel<1>>, SourceOf(product), sums, bias, activation,
+                accumulate, gated, TargetOf(y), y.rows, static_cast<unsigned>(row_runs));
 }
 
 cudaError_t PadRows(cudaStream_t stream, ConstMatrix x, float* to, int64_t columns) {
-  return Launch(stream, RowBlocks(x.rows), kThreads, 0, kLoaded<PadKernel<float>>, SourceOf(x), to, x.rows, x.columns,
+  return Launch(stream, RowBlocks(x.rows), kThreads, 0, kLoaded<PadKernel>, SourceOf(x), to, x.rows, x.columns,
                 columns);
-}
-
-cudaError_t PadRoundRows(cudaStream_t stream, ConstMatrix x, __nv_bfloat16* to, int64_t columns) {
-  if (columns == x.columns && columns % 4 == 0 && Aligned(x) && Aligned16(to, 0)) {
-    return RoundRows(stream, x, to, columns);
-  }
-  return Launch(stream, RowBlocks(x.rows), kThreads, 0, kLoaded<PadKernel<__nv_bfloat16>>, SourceOf(x), to, x.rows,
-                x.columns, columns);
 }
 
 cudaError_t RoundRows(cudaStream_t stream, ConstMatrix x, __nv_bfloat16* to, int64_t to_stride) {

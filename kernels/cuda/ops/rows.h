@@ -35,15 +35,15 @@ cudaError_t PoolMean(cudaStream_t stream, ConstMatrix x, const int64_t* offsets,
 
 cudaError_t PairFeatures(cudaStream_t stream, ConstMatrix x0, ConstMatrix x1, Matrix y);
 
-// y = activation(product + bias), bias [columns] or null; y may be `product`. With `accumulate` y += product + bias, in
-// the order (product + y) + bias, and without an activation. gated > 0: y is then multiplied by the columns of the
-// product from `gated` on.
-cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, const float* bias, Activation activation,
-                          bool accumulate, Matrix y, int64_t gated = 0);
+// y = activation(product + bias), bias [columns] or null; y may be `product`. The product is the sum of `sums` matrices
+// in order, each of product.rows rows and behind the one before. With `accumulate` y += product + bias, in the order
+// (product + y) + bias, and without an activation. gated > 0: y is then multiplied by the columns of the product from
+// `gated` on.
+cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, int32_t sums, const float* bias,
+                          Activation activation, bool accumulate, Matrix y, int64_t gated = 0);
 
 // to [rows, columns]: x and, beyond its columns, zeros.
 cudaError_t PadRows(cudaStream_t stream, ConstMatrix x, float* to, int64_t columns);
-cudaError_t PadRoundRows(cudaStream_t stream, ConstMatrix x, __nv_bfloat16* to, int64_t columns);
 
 // Keys or values, rounded to the nearest bf16: to[r * to_stride + c]. x and `to` begin at 16-byte addresses; columns
 // and strides are multiples of 8.

@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "tests/cuda/emulator/cuda_fp16.h"
+#include "tests/cuda/emulator/emulator.h"
 #include "tests/cuda/emulator/scheduler.h"
 
 namespace emulator {
@@ -197,10 +198,16 @@ void MmaTf32(float d[4], const float a[4], const float b[2], Where where) {
   MeetWarp({"MmaTf32", kLanes, 0xFFFFFFFFu, where}, MultiplyTf32);
 }
 
+namespace {
+bool cut_off = false;
+}  // namespace
+void SetMmaBf16CutsOff(bool cuts_off) { cut_off = cuts_off; }
+
 void MmaBf16(float d[4], const uint32_t a[4], const uint32_t b[2], Where where) {
   const MmaOperands operands = {d, a, b};
   RunningWarp().value[Lane()] = reinterpret_cast<uint64_t>(&operands);
-  MeetWarp({"MmaBf16", kLanes, 0xFFFFFFFFu, where}, MultiplyFragments<Bf16Of, AddInTurn>);
+  MeetWarp({"MmaBf16", kLanes, 0xFFFFFFFFu, where},
+           cut_off ? MultiplyFragments<Bf16Of, AddTowardsZero> : MultiplyFragments<Bf16Of, AddInTurn>);
 }
 
 void MmaHalf(float d[4], const uint32_t a[4], const uint32_t b[2], Where where) {

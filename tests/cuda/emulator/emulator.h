@@ -53,6 +53,11 @@ void SetMemoryLimit(size_t bytes);
 void SetDriver(int version);
 // Whether the device has memory pools.
 void SetPools(bool pools);
+// 10 * major + minor; 90 until then. Nothing else of the device changes with it.
+void SetCapability(int capability);
+
+// Whether MmaBf16 adds 16 products as MmaHalf does (device.h), and not rounds after each.
+void SetMmaBf16CutsOff(bool cuts_off);
 
 uint64_t launches();  // made since the process began
 uint64_t calls();     // of the runtime API, likewise

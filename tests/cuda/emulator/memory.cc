@@ -223,6 +223,11 @@ void SetDriver(int version) {
   TheDevice().driver = version;
 }
 
+void SetCapability(int capability) {
+  const std::lock_guard lock(TheDevice().mutex);
+  TheDevice().capability = capability;
+}
+
 void SetMemoryLimit(size_t bytes) {
   const std::lock_guard lock(TheDevice().mutex);
   TheDevice().memory = bytes;

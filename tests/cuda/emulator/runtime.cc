@@ -236,7 +236,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     if (device != 0) return cudaErrorInvalidDevice;
     *properties = {};
     std::snprintf(properties->name, sizeof(properties->name), "emulated");
-    properties->major = 9;
+    properties->major = d.capability / 10;
+    properties->minor = d.capability % 10;
     properties->multiProcessorCount = 132;
     properties->totalGlobalMem = d.memory;
     properties->sharedMemPerBlock = emulator::kSharedWithoutAsking;

@@ -58,6 +58,7 @@ struct Device {
   size_t used = 0;  // what the driver gave: to the pool, and outside it
   bool pools = true;
   int driver = kRuntimeVersion;
+  int capability = 90;
   Pool pool;
   std::map<const char*, Allocation> allocations;       // of device memory, by address
   std::map<const char*, Allocation> host_allocations;  // pinned

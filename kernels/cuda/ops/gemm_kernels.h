@@ -1,0 +1,40 @@
+// Our own products: what the orders of sums (gemm.h) are. And what compares others with them. Each function enqueues on
+// `stream` and returns the launch's error.
+#ifndef EDGEWISE_KERNELS_CUDA_OPS_GEMM_KERNELS_H_
+#define EDGEWISE_KERNELS_CUDA_OPS_GEMM_KERNELS_H_
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/ops/gemm_library.h"
+#include "kernels/tensor.h"
+
+namespace edgewise::cuda {
+
+// As Gemm::Run, for all slices; with `accumulate` y = product + y.
+cudaError_t ChainProduct(cudaStream_t stream, const GemmShape& shape, const void* weight, const void* x,
+                         int64_t x_stride, int64_t rows, float* y, int64_t y_stride, bool accumulate);
+
+// Float32 rows as a product of bf16 reads them: [slices][products][slice], zeros beyond x.columns. x may be anywhere;
+// `to` begins at a 16-byte address, and `slice` is a multiple of kGemmIn.
+//   kRounded       one product: the nearest bf16
+//   kPartsOfX      six products: x3 x1 x2 x2 x1 x1, where x = x1 + x2 + x3 but for what is below 2^-133
+//   kPartsOfW             beside: w1 w3 w2 w1 w2 w1, of rows that are whole 16-byte words, 16-byte aligned
+// A number that is not finite is the last of its six, and the others are zero: products with it are float32's.
+enum class Packing { kRounded, kPartsOfX, kPartsOfW };
+inline constexpr int64_t kPartProducts = 6;
+cudaError_t PackRows(cudaStream_t stream, ConstMatrix x, Packing packing, int64_t slice, int64_t slices,
+                     __nv_bfloat16* to);
+
+// Random numbers of either type, of which row r depends on r % period.
+cudaError_t FillTrial(cudaStream_t stream, int64_t rows, int64_t row_bytes, int64_t period, void* x);
+// Sets *differs where the sum of the matrices at y [sums][rows][out], in order, is not `times` the row r % period of
+// `expected`, bit for bit.
+cudaError_t CompareTrial(cudaStream_t stream, const float* y, int32_t sums, int64_t rows, int64_t out,
+                         const float* expected, int64_t period, float times, int32_t* differs);
+
+}  // namespace edgewise::cuda
+
+#endif  // EDGEWISE_KERNELS_CUDA_OPS_GEMM_KERNELS_H_
