@@ -59,7 +59,7 @@ class AttentionRuns {
   absl::Status PeakBytes(int kind, const EdgewiseBenchCall& call, int64_t* bytes);
 
  private:
-  // Of kGiven, as the backend's host makes it.
+  // A kGiven problem, as the backend's host makes it.
   absl::StatusOr<KernelCall> MakeKernelCall(const EdgewiseBenchCall& call) const;
   absl::Status MakeMembershipWeights(const EdgewiseBenchCall& call);
   absl::Status Attend(const EdgewiseBenchCall& call, int kind, std::vector<AttentionReport>& reports);

@@ -66,7 +66,7 @@ std::span<const int32_t> Positions(const AttentionProblem& problem) {
   return positions.back() == problem.tokens - 1 ? std::span<const int32_t>() : positions;
 }
 
-// Of the arrays of a DeviceEventHead, each a multiple of 16.
+// Bytes of the arrays of a DeviceEventHead, each a multiple of 16.
 int64_t EventTableBytes(int64_t tokens, int64_t rank, int guide_bits) {
   return 4 * (rank + 12 * tokens + 2 + (int64_t{1} << guide_bits)) + 2 * tokens * rank + 10 * 16;
 }

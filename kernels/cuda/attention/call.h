@@ -15,7 +15,7 @@
 
 namespace edgewise::cuda {
 
-// A head's columns, of keys and of values, are a multiple of so many, and rows are 16-byte aligned.
+// A head's columns, of keys and of values, are a multiple of this, and rows are 16-byte aligned.
 inline constexpr int kHeadAlignment = 8;
 // Queries of one item of the row kernel; the last item of a sequence may have fewer.
 inline constexpr int kRowsPerItem = 32;
@@ -24,13 +24,13 @@ inline constexpr int kRowsPerItem = 32;
 inline constexpr int kTileQueries = 64;
 inline constexpr int kTileKeys = 64;
 inline constexpr int kWarpQueries = 16;
-// In the decode phase a list of more keys than this is attended to in parts of so many keys, by a block of one warp
-// each: a query is all there is to do for a head. A query's result is then its parts', added up in the order of keys,
+// In the decode phase a list of more keys than this is attended to in parts of this many keys, by a block of one warp
+// each: a query is all there is to do for a head. A query's result is then the sum of its parts, in the order of keys,
 // whatever other queries there are. A multiple of kTileKeys; to be tuned on a GPU.
 inline constexpr int kPartKeys = 256;
 
-// A head whose edges are rows of their own is dense, and goes to the tile kernel, if one in so many of its pairs is
-// attended to. To be tuned on a GPU.
+// A head whose edges are rows of their own is dense, and goes to the tile kernel, if it attends to at least one in
+// kDenseHeadShare of its pairs. To be tuned on a GPU.
 inline constexpr int64_t kDenseHeadShare = 20;
 
 enum class PatternKind : int32_t {
@@ -123,7 +123,7 @@ struct DeviceProblem {
 };
 
 // Drawn edges lie in a pool of words of 32 bits, which is filled in rounds. In a round every row and head that has not
-// been drawn in this pass over the call takes room while there is some, and is read. What is in memory has the round's
+// been drawn in this pass over the call takes room while there is some, and is read. Rows in memory have the round's
 // mark.
 inline constexpr uint32_t kNoMark = ~0u;
 // A row of a head that is drawn by events; zero at first. Its keys, and under a cap its ages behind them.
@@ -145,7 +145,7 @@ struct RoundState {
   uint32_t whole;  // the mark of a round that began to draw everything: unless `refused`, all is in memory; else 0
   uint32_t bits;   // 1: some heads with bits are in memory
 };
-// What a pass draws.
+// The heads that a pass draws.
 enum class Draws : int32_t {
   kAll,
   kCounted,  // problems whose cap is in stage kCount
@@ -206,7 +206,7 @@ struct DeviceEventHead {
   int32_t problem, head;
   int32_t guide_bits;
   float* direction;  // [rank] a unit vector
-  // Of the memberships of queries and keys along and across `direction`; [tokens], 16-byte aligned.
+  // Certificates of the memberships of queries and keys, along and across `direction`; [tokens], 16-byte aligned.
   Certificate* query_certificates;
   Certificate* key_certificates;
   uint32_t* query_rests;  // [tokens, rank / 4] their rests in whole numbers of a byte, 16-byte aligned

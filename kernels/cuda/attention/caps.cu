@@ -1,4 +1,4 @@
-// Edge caps: which drawn edges an allowance keeps. The host learns nothing of them. Of each cap:
+// Edge caps: which drawn edges an allowance keeps. The host learns nothing of them. For each cap:
 //   1. A sample of the ages of events says up to which age edges are drawn (FindLimit): more than may stay, as a rule.
 //   2. CountEdges counts all drawn edges by the first digit of their order (age_select.h), in 2^16 buckets.
 //   3. FindBucket finds the bucket of the first edge that is dropped. Where the edges are too few, all are drawn and
@@ -7,8 +7,8 @@
 //      a cap keeps edges by their rate, of which many may be equal, up to four times more.
 //   5. ListBucket lists the bucket's edges.
 //   6. SettleCap finds the first dropped edge among them.
-// TakeFromLedgers then charges what all caps kept, and KeepRows leaves the others out of the lists; bits are drawn
-// again.
+// TakeFromLedgers then charges the edges that all caps kept, and KeepRows leaves the others out of the lists; bits are
+// drawn again.
 #include <algorithm>
 
 #include "kernels/cuda/attention/age_select.h"

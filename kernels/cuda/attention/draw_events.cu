@@ -63,7 +63,7 @@ __device__ void ForForced(const DeviceCall& call, const DeviceProblem& problem, 
   }
 }
 
-// What the threads of a block tell each other.
+// Shared by the threads of a block.
 struct Reserved {
   uint32_t index;  // of the item
   RowItem item;
@@ -71,8 +71,8 @@ struct Reserved {
   unsigned long long base;      // word of the first row; at least pool_words: nothing fits any more
 };
 
-// Draws the rows of an item that the pass has not drawn before, as far as they fit. What a row needs is looked up for
-// each, since registers are few.
+// Draws the rows of an item that the pass has not drawn before, as far as they fit. A row looks up its operands anew,
+// since registers are few.
 __device__ void DrawItem(const DeviceCall& call, OpenEvent (&queues)[kMostWarps][EventRow::kQueue],
                          Reserved& reserved) {
   const RowItem& item = reserved.item;

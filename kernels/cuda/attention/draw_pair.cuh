@@ -89,7 +89,7 @@ class DrawnPairs {
         head_(static_cast<uint32_t>(head)) {}
 
   __device__ bool HasForced() const { return problem_.self_loops || problem_.local_window > 0; }
-  // Forced pairs are at most so many positions apart.
+  // The most positions between the tokens of a forced pair.
   __device__ int32_t reach() const { return problem_.local_window > 0 ? problem_.local_window / 2 : 0; }
   __device__ bool Forced(int32_t query, int32_t key) const {
     if (problem_.self_loops && query == key) return true;

@@ -9,11 +9,11 @@ namespace edgewise::cuda {
 namespace {
 
 constexpr int kWarps = kTileQueries / kWarpQueries;
-// A warp draws so many tiles of keys, so that the pairs that no byte settles are enough for all of its threads.
+// Tiles of keys that a warp draws, so that the pairs that no byte settles are enough for all of its threads.
 constexpr int kTilesAtOnce = 8;
 constexpr int64_t kMostBlocks = 8192;  // of a launch, so that one without such heads costs next to nothing
 
-// Of a block, by warp.
+// A block's words and open pairs, by warp.
 struct Drawn {
   uint32_t words[kWarps][kTilesAtOnce][kWarpSize];  // of FragmentDraw, tile by tile
   uint16_t open[kWarps][2 * kWarpSize];             // pairs that may be edges: tile, lane and bit of `words`
@@ -68,7 +68,7 @@ class TileDraw {
   const int lane_;
 };
 
-// Of the word of edges of one query and tile, those whose multiplicity is above 1.
+// The edges of one query and tile whose multiplicity is above 1.
 __device__ uint64_t ParallelOf(const DrawnPairs& pairs, int32_t query, int32_t first_key, uint64_t edges, double tau) {
   uint64_t parallel = 0;
   for (uint64_t rest = edges; rest != 0; rest &= rest - 1) {

@@ -75,7 +75,7 @@ __device__ void AddProducts(const float4& a, const float4& b, float4& lane) {
   lane.z = fmaf(a.z, b.z, lane.z);
   lane.w = fmaf(a.w, b.w, lane.w);
 }
-// What is left of a number beside its part along the direction.
+// The rest of a number beside its part along the direction.
 __device__ float RestOf(float value, float along, float direction) { return fmaf(-along, direction, value); }
 __device__ uint32_t ByteOfRest(float rest, float scale) {
   return static_cast<uint32_t>(static_cast<int32_t>(rintf(rest / scale))) & 0xFFu;
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kBoundThreads)
   (key ? head.key_bound : head.mean_gap)[token] = EventBound(norm2, problem.exploration);
 }
 
-// What all threads of a block find together.
+// The result that all threads of a block find together.
 struct Found {
   uint32_t query_max, key_max, light_query, light_key;  // bits of non-negative floats, which are in their order
   unsigned long long query_sum, key_sum, sampled_sum, parts;

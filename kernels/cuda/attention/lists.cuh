@@ -1,8 +1,8 @@
-// The edges that a draw leaves in memory, and what reads them: attention, caps, reports.
+// The edges that a draw leaves in memory, and their readers: attention, caps, reports.
 //
-// A head that is drawn by events has lists: of each query its keys, ascending. Any other head has bits, in tiles of
-// kTileQueries queries and kTileKeys keys: bit j of word i is query i and key j of the tile. Of either, what the round
-// has in memory can be read.
+// A head that is drawn by events has lists: for each query its keys, ascending. Any other head has bits, in tiles of
+// kTileQueries queries and kTileKeys keys: bit j of word i is query i and key j of the tile. The rows of the round that
+// are in memory can be read.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_LISTS_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_LISTS_CUH_
 

@@ -11,19 +11,19 @@
 
 namespace edgewise::cuda {
 
-// Of the bits of some queries of a head, even.
+// Words of the bits of some queries of a head, even.
 EDGEWISE_HOST_DEVICE inline int64_t BitsWords(const DeviceProblem& problem, int32_t queries) {
   const int64_t blocks = (queries + kTileQueries - 1) / kTileQueries;
   const int64_t tiles = (problem.tokens + kTileKeys - 1) / kTileKeys;
   return blocks * tiles * kTileQueries * 2 * (problem.law == Law::kPoissonMulti ? 2 : 1);
 }
 
-// Of an edge in a list.
+// Words of an edge in a list.
 EDGEWISE_HOST_DEVICE inline int64_t ListedWords(const DeviceProblem& problem) { return problem.cap >= 0 ? 2 : 1; }
 
-// Of the lists of a head. The rule of events bounds the mean of its edges: kEventMostDensity of all pairs. Edges are
-// drawn independently of each other, so that twelve deviations above it are not seen in the life of a server. Without
-// the rule every pair has room.
+// The most words of the lists of a head. The rule of events bounds the mean of its edges: kEventMostDensity of all
+// pairs. Edges are drawn independently of each other, so that twelve deviations above it are not seen in the life of a
+// server. Without the rule every pair has room.
 inline int64_t MostListWords(const DeviceProblem& problem) {
   if (problem.event_head < 0) return 0;
   const int64_t n = problem.tokens, pairs = n * n;
@@ -34,7 +34,7 @@ inline int64_t MostListWords(const DeviceProblem& problem) {
   return std::min(pairs, most) * ListedWords(problem);
 }
 
-// Of a row while it is drawn by events, in shared memory: a bit for each key, another where edges may count more than
+// A row while it is drawn by events, in shared memory: a bit for each key, another where edges may count more than
 // once, and the edges before every kWordsPerSum words.
 inline constexpr int kWordsPerSum = 4;
 EDGEWISE_HOST_DEVICE constexpr int EventRowWords(int32_t tokens) { return (tokens + 127) / 128 * kWordsPerSum; }

@@ -1,4 +1,4 @@
-// What the warps of the row kernel share: the operands of an item, a row's edges in batches, a row's softmax.
+// Shared by the warps of the row kernel: the operands of an item, a row's edges in batches, a row's softmax.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_CUH_
 
@@ -55,7 +55,7 @@ struct RowOperands {
            static_cast<int64_t>(item.head) * call.value_dim;
   }
 
-  // What is added to the score of edge `place` of a row, whose key with its flag is `entry`, and how often it counts.
+  // The addition to the score of edge `place` of a row, whose key with its flag is `entry`, and how often it counts.
   __device__ void LookUp(const RowEdges& edges, int row, uint32_t entry, int32_t place, float& bias,
                          float& times) const {
     if (call.distance_bias != nullptr || problem.bias_length != 0) {

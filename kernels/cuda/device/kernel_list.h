@@ -15,7 +15,7 @@ auto Listed(void (*kernel)(Parameters...)) {
   ListKernel(reinterpret_cast<const void*>(kernel));
   return kernel;
 }
-// `kernel`, which is in the list. What the backend launches is named by this.
+// `kernel`, which is in the list. The backend names its launches by this.
 template <auto kernel>
 inline const auto kLoaded = Listed(kernel);
 

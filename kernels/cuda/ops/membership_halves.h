@@ -15,7 +15,7 @@
 namespace edgewise::cuda {
 
 struct MembershipHalves {
-  // What follows from the weights; `multiprocessors`, rows and pointers are missing.
+  // The parameters that follow from the weights; `multiprocessors`, rows and pointers are missing.
   SplitMembershipCall call = {};
   std::vector<uint4> weights;    // of all sides
   std::vector<SplitHead> heads;  // [heads, 2]

@@ -8,7 +8,7 @@
 
 namespace edgewise::cuda {
 
-// What any of the kernels reads and writes.
+// The operands of any of the kernels.
 struct MembershipRows {
   const float* q;  // [rows, heads * head_dim]
   const float* k;
@@ -62,8 +62,8 @@ struct SplitHead {
 
 // A step is 16 columns of a product's input, a tile 8 columns of its output. Fragments are those of MmaHalf.
 struct SplitLayout {
-  int32_t most_steps;      // of the kernel: its registers hold a row of so many
-  int32_t rank_tiles;      // of the kernel: columns of x and y are computed so many at a time
+  int32_t most_steps;      // of the kernel: its registers hold a row of this many
+  int32_t rank_tiles;      // of the kernel: columns of x and y that it computes at a time
   int32_t steps;           // of head_dim; even
   int32_t cluster_steps;   // of the clusters
   int32_t floats, factor;  // where biases and fragments of the factor begin, in uint4

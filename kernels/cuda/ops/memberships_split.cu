@@ -29,8 +29,8 @@ __host__ __device__ constexpr int WarpsFor(int steps, int rank_tiles) {
   return steps > 8 ? 8 : steps > 4 ? 12 : 16;
 }
 
-// What a thread has of two neighbouring tiles: [tile][d of MmaHalf], so columns 4 t to 4 t + 3 of rows g and g + 8,
-// where g = lane / 4 and t = lane % 4.
+// A thread's part of two neighbouring tiles: [tile][d of MmaHalf], so columns 4 t to 4 t + 3 of rows g and g + 8, where
+// g = lane / 4 and t = lane % 4.
 using Pair = float (*)[4];
 
 // An operand of a step.
@@ -230,8 +230,8 @@ class Input {
   const bool aligned_;  // and a multiple of 4 columns
 };
 
-// What follows from the thread, the tile and the side of a head. Hidden from the compiler, and made anew for each part
-// of the kernel: it would otherwise stay in registers from the first to the last.
+// Derived from the thread, the tile and the side of a head. Hidden from the compiler, and made anew for each part of
+// the kernel: it would otherwise stay in registers from the first to the last.
 struct Place {
   __device__ Place(const SplitMembershipCall& call, unsigned own_side, int tile)
       : lane(__shfl_sync(kWholeWarp, static_cast<int>(threadIdx.x), static_cast<int>(threadIdx.x) % kWarpSize) %
