@@ -38,7 +38,7 @@ using testing::Get;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kFloatInfinity = std::numeric_limits<float>::infinity();
 
 std::vector<uint32_t> BitsOf(const std::vector<float>& values) {
   std::vector<uint32_t> bits;
@@ -256,12 +256,12 @@ TEST(PartsTest, NumbersThatAreNotFiniteAreThoseOfFloat32) {
   constexpr int64_t kIn = 100, kOut = 8;
   auto weight = Random(kOut * kIn, 1);
   for (int64_t o = 0; o < kOut; ++o) weight[o * kIn + 2] = o == 3 ? 0.0f : 1.0f;  // bf16's, so that two parts are zero
-  weight[5 * kIn + 4] = -kInfinity;
+  weight[5 * kIn + 4] = -kFloatInfinity;
   std::vector<float> x = Random(5 * kIn, 2);
-  x[2] = kInfinity;
-  x[kIn + 2] = -kInfinity;
+  x[2] = kFloatInfinity;
+  x[kIn + 2] = -kFloatInfinity;
   x[2 * kIn + 2] = NAN;
-  x[3 * kIn + 2] = x[3 * kIn + 4] = kInfinity;
+  x[3 * kIn + 2] = x[3 * kIn + 4] = kFloatInfinity;
   const std::vector<float> got = LinearOf(*backend, weight, kIn, x);
   for (int64_t i = 0; i < 5 * kOut; ++i) {
     float want = 0.0f;
