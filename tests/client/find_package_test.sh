@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the client from a build folder to a temporary prefix, by README's command, builds a project that finds it there
-# and holds README's C++ as it stands, and has that ask the built server.
+# Installs the client from a build folder to a temporary prefix, by the command of docs/cli.md, builds a project that finds it there
+# and holds the C++ of that document as it stands, and has that ask the built server.
 # Usage: find_package_test.sh BUILD_DIR [CMAKE]
 set -eu
 build=${1:?usage: find_package_test.sh BUILD_DIR [CMAKE]}
@@ -13,16 +13,16 @@ trap '[ -z "$server" ] || kill "$server"; rm -rf "$work"' EXIT
 
 fail() { echo "$*" >&2; exit 1; }
 
-grep -q 'cmake --install build --component client' "$root/README.md" || fail "README installs the client in another way"
+grep -q 'cmake --install build --component client' "$root/docs/cli.md" || fail "docs/cli.md installs the client in another way"
 "$cmake" --install "$build" --prefix "$work/prefix" --component client
 # The package must not lean on the folders that it was built in.
 if grep -rn -F -e "$build" "$work/prefix/lib/cmake/edgewise"; then fail "the installed package names its build folder"; fi
 
 cp -r "$here/find_package" "$work/project"
-awk '/^```/ { on = $0 == "```cpp"; next } on' "$root/README.md" >"$work/readme.cc"
-grep -q 'Client::Create({.address = "127.0.0.1:8001"})' "$work/readme.cc" || fail "README has no C++ that makes a client"
-grep '^#include' "$work/readme.cc" >"$work/project/readme_includes.h"
-grep -v '^#include' "$work/readme.cc" | sed 's/"127.0.0.1:8001"/address/' >"$work/project/readme_statements.inc"
+awk '/^```/ { on = $0 == "```cpp"; next } on' "$root/docs/cli.md" >"$work/document.cc"
+grep -q 'Client::Create({.address = "127.0.0.1:8001"})' "$work/document.cc" || fail "docs/cli.md has no C++ that makes a client"
+grep '^#include' "$work/document.cc" >"$work/project/readme_includes.h"
+grep -v '^#include' "$work/document.cc" | sed 's/"127.0.0.1:8001"/address/' >"$work/project/readme_statements.inc"
 launcher=$(command -v ccache || true)
 "$cmake" -G Ninja -S "$work/project" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" \
   -DCMAKE_CXX_COMPILER_LAUNCHER="$launcher"
