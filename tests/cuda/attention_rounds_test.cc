@@ -203,6 +203,30 @@ TEST(AttentionRoundsTest, ACapsDrawEndsEarly) {
   EXPECT_LT(StepsOf(made, 3000, kMostEdgeBytes), StepsOf(made, 140000, kMostEdgeBytes) / 2);
 }
 
+// The rows that a cap's sample looks at have ten times the edges of others, so that the first age is far too low.
+TEST(AttentionRoundsTest, ASampleThatPromisesTooMuchIsFollowedByAWholeDraw) {
+  Shape shape;
+  shape.lengths = {512};
+  shape.heads = 1;
+  shape.rank = 16;
+  shape.mean_rate = 0.02;
+  Case made(shape);
+  for (uint32_t item = 0; item < 512 / kRowsPerItem; ++item) {
+    const uint32_t row = item * kRowsPerItem + (item * 0x9E3779B9u >> 16) % kRowsPerItem;  // as CountSample
+    for (int c = 0; c < shape.rank; ++c) made.x[row * shape.rank + c] *= 10.0f;
+    made.query_bound[row] *= 10.0f;
+  }
+  DrawnRows drawn = Drawn(Law::kBernoulli);
+  drawn.way = DrawWay::kEvents;
+  made.AddProblems(drawn, 0);
+  made.AskForAll();
+  const uint64_t most = edgewise::testing::RunReference(made, {}).reports[0].heads[0].edges * 9 / 10;
+  const edgewise::testing::Outcome want = edgewise::testing::RunReference(made, {EdgeCap{.max_edges = most}});
+  const Result got = RunIn(made, false, most, kMostEdgeBytes);
+  EXPECT_EQ(got.reports[0].heads[0].edges, most);
+  EXPECT_EQ(got.reports[0].heads[0].graph.keys, want.reports[0].heads[0].graph.keys);
+}
+
 // Beyond what 16 bits count, with more pairs than the pool has bits, and many rounds that find nothing.
 TEST(AttentionRoundsTest, ASequenceOf70000TokensHasTheReferencesEdges) {
   Shape shape;
