@@ -1,4 +1,5 @@
-// The C++ of docs/cli.md, with the installed headers and libraries: asks the server that is named, and one that is not there.
+// The C++ of docs/cli.md, with the installed headers and libraries: asks the server that is named, and one that is not
+// there.
 #include <edgewise/client/ensemble.h>
 
 #include <iostream>
