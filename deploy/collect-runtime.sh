@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # collect-runtime.sh ROOT FILE...: makes ROOT a root file system that holds the programs among the files (stripped, in
-# /usr/local/bin), the modules *.so (stripped, in /usr/local/lib/edgewise), the shared libraries they load, a font for
-# plots, and the user 65532; no shell, no package manager. Where scanners look, it is recorded what these libraries come
+# /usr/local/bin), the modules *.so (stripped, in /usr/local/lib/edgewise), the shared libraries they load, and the
+# user 65532; no shell, no package manager. Where scanners look, it is recorded what these libraries come
 # from: Debian's packages in /var/lib/dpkg/status.d, wheels of PyPI as *.dist-info in /usr/share/doc, licences there too.
 # A library of a wheel lies beside the modules, which look there first. Runs in the build stage of the Dockerfile; ROOT
 # must not exist.
@@ -65,23 +65,6 @@ while IFS= read -r library; do
     install -D -m 644 "$file" "$root/usr/local/lib/edgewise/${library##*/}"
   fi
 done < <(sed -nE 's/^\t(.* => )?(\/[^ ]+) .*/\2/p' <<<"$loaded" | sort -u)
-
-# Plots draw text with cairo, which asks fontconfig for a font. Its cache is made here, since the root is read-only later;
-# it is valid while the times of the folders stay, which archives keep to the second.
-command -v fc-cache >/dev/null || apt-get install -y -qq --no-install-recommends fontconfig >/dev/null
-cp -r --parents /usr/share/fonts/truetype/dejavu "$root"
-mkdir -p "$root"/{etc/fonts,var/cache/fontconfig}
-cat >"$root/etc/fonts/fonts.conf" <<'XML'
-<?xml version="1.0"?>
-<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
-<fontconfig>
-  <dir>/usr/share/fonts</dir>
-  <cachedir>/var/cache/fontconfig</cachedir>
-</fontconfig>
-XML
-find "$root/usr/share/fonts" -exec touch -d 2020-01-01T00:00:00Z {} +
-fc-cache --sysroot="$root" --system-only
-remember_package /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf || die "no package owns the fonts"
 
 echo 'edgewise:x:65532:65532:edgewise:/nonexistent:/usr/sbin/nologin' >"$root/etc/passwd"
 echo 'edgewise:x:65532:' >"$root/etc/group"

@@ -253,15 +253,6 @@ http /metrics >"$work/metrics"
 http /healthz >"$work/healthz"
 check "/metrics has both requests" grep -qx 'edgewise_requests_total{code="OK",model="sentiment",version="1"} 2' "$work/metrics"
 check "/healthz is 200" grep -q '^HTTP/1.1 200' "$work/healthz"
-mkdir -m 777 "$work/plots"
-chmod a+rx "$work"
-mounts=(-v "$work/plots:/plots")
-draws() { # no complaint about fonts or caches either
-  client "${ask[@]}" --server="127.0.0.1:$port" --plot=/plots/density.png 2>&1 >/dev/null | grep -i font && return 1
-  [[ $(head -c 8 "$work/plots/density.png" | tail -c 7 | head -c 3) == PNG ]]
-}
-check "it draws where attention is, into a volume" draws
-mounts=()
 pid=$(inspect "$ID-plain" '{{.State.Pid}}')
 if [[ -r /proc/$pid/root/usr/local/bin/edgewise-server ]]; then
   # field NAME: of the server's status, blanks squeezed.

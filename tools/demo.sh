@@ -183,12 +183,6 @@ if [[ $DENSE == *wrong* ]]; then MORAL=" The ensemble knows what one pass does n
 conclude "Ask several times to know whether to trust it: on text $TEXT $DENSE;" \
   "$SAMPLES samples say $ANSWER with $P.$MORAL"
 
-title "Where the edges go"
-say "Queries down, keys across. The last lines say which words decided."
-command_line "sed -n ${TEXT}p $TEXTS | edgewise predict --model=long --input=- --seed=1 --plot=-     # every fourth row"
-edgewise predict --model=long --input="$WORK/text" --seed=1 --plot=- >"$WORK/plot"
-awk '/│/ { if (rows++ % 4 == 0) print "  " $0; next } /^ +0 .* key$/ { below = 1 } below { print "  " $0 }' "$WORK/plot"
-
 title "A language model writes"
 say "shakespeare-ssa reads characters, in sampled windows:"
 command_line "edgewise generate --model=shakespeare-ssa --prompt=ROMEO: --max_new_tokens=200 --seed=1"
@@ -231,5 +225,5 @@ say "It finished its work and ended with status 0."
 title "How to go on"
 say '  ./dev serve                    # the same server, to keep; then, beside it:'
 say '  build/bin/edgewise predict --model sentiment --text "a warm , funny and moving film" --samples 8'
-say "  build/bin/edgewise evaluate --model long --data $TEXTS --caps 0.1%,1%,10% --plot budget.png"
+say "  build/bin/edgewise evaluate --model long --data $TEXTS --caps 0.1%,1%,10%"
 say '  pip install ./client/python    # the same from Python: README.md, "From Python"'

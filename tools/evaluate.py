@@ -43,8 +43,7 @@ TIMES_CAPS = (0.1, 0.05, 0.02, 0.01)
 
 
 # One plot of what a model attends to; the caption in README.md has the command.
-PLOTTED = ("sentiment", "--text=a warm , funny and beautifully acted film that never wastes a minute", "--samples=16",
-           "--seed=1")
+PLOTTED = ("sentiment", "a warm , funny and beautifully acted film that never wastes a minute", 16)
 
 
 def say(text):
@@ -170,7 +169,7 @@ def evaluate_all(names, models, server, folder, args, command):
         say(f"{name}: {models[name].get('skipped', 'done')}")
     if PLOTTED[0] in ready and PLOTTED[0] in names:
         (FOLDER / "plots").mkdir(exist_ok=True)
-        server.plot(PLOTTED[0], FOLDER / "plots" / f"{PLOTTED[0]}-attention.png", *PLOTTED[1:])
+        server.plot(*PLOTTED, folder, FOLDER / "plots" / f"{PLOTTED[0]}-attention.png")
     for name in [name for name in overrides.MODELS if name in args.models.split(",")]:
         models[name] = rounded(evaluate_overrides(name, server, folder, args, command)) if name in ready else \
             {"skipped": f"examples/models/{name} is not there or does not load"}

@@ -14,7 +14,6 @@
 #include "client/cli/evaluation.h"
 #include "client/cli/format.h"
 #include "client/cli/options.h"
-#include "client/cli/plot_show.h"
 #include "client/cli/save_profile.h"
 #include "client/cli/sweep.h"
 
@@ -32,7 +31,6 @@ struct EvaluateFlags {
   uint32_t repeats = 1;
   bool json = false;
   std::string json_file;
-  std::string plot;
   std::string save;
   uint32_t row = 0;
   std::string config;
@@ -54,7 +52,6 @@ struct EvaluateFlags {
     flags.Section("Output");
     flags.AddSwitch("json", "print the result as JSON", &json);
     flags.Add("json_file", "FILE", "write the same JSON to a file, beside what is printed", &json_file);
-    flags.Add("plot", "FILE.png|svg", "draw quality and speed against density", &plot);
     flags.Add("save", "NAME", "write the setting of a row as a profile, with --row and --config", &save);
     flags.Add("row", "N", "the row of the table, from 1", &row);
     flags.Add("config", "FILE", "the model's config.json, which gets the profile", &config);
@@ -65,7 +62,6 @@ struct EvaluateFlags {
     if (repeats < 1 || repeats > 10000) {
       return absl::InvalidArgumentError(absl::StrCat("--repeats is ", repeats, "; expected 1 to 10000"));
     }
-    if (absl::Status status = CheckPictureName(plot, "as budget.png"); !plot.empty() && !status.ok()) return status;
     CostFlags model;  // the settings have the rest
     model.model = cost.model;
     model.version = cost.version;
@@ -211,11 +207,6 @@ int RunEvaluate(Arguments arguments, std::ostream& out, std::ostream& err) {
     const absl::Status written = WriteJson(values, inputs->size(), *evaluation);
     if (!written.ok()) return ReportServerError(written, values.connection, err);
     err << "JSON in " << values.json_file << "\n";
-  }
-  if (!values.plot.empty()) {
-    const absl::Status drawn = DrawEvaluation(*evaluation, values.data, values.plot);
-    if (!drawn.ok()) return ReportServerError(drawn, values.connection, err);
-    err << "plot in " << values.plot << "\n";
   }
   if (!values.save.empty()) {
     const absl::Status saved = Save(values, *evaluation, profile, err);

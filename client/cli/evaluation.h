@@ -69,11 +69,6 @@ absl::StatusOr<Evaluation> Evaluate(Client& client, const v1::PredictRequest& ba
 // The quantile at `share` (0.5 is the median), by linear interpolation. 0 for no values.
 double Quantile(std::vector<double> values, double share);
 
-// Draws quality and speed of the answers against their density. Writes a PNG or an SVG, by the name's end. `data` names
-// the inputs in the subtitle. FailedPrecondition when the file cannot be written. The evaluation has answers to dense
-// attention.
-absl::Status DrawEvaluation(const Evaluation& evaluation, const std::string& data, const std::string& path);
-
 }  // namespace edgewise::cli
 
 #endif  // EDGEWISE_CLIENT_CLI_EVALUATION_H_

@@ -15,7 +15,6 @@
 #include "client/cli/format.h"
 #include "client/cli/label_names.h"
 #include "client/cli/options.h"
-#include "client/cli/plot_show.h"
 #include "client/cli/render.h"
 
 namespace edgewise::cli {
@@ -31,7 +30,6 @@ struct PredictFlags {
   bool key_degrees = false;
   bool graph = false;
   bool json = false;
-  std::string plot;
   std::string request_id;
   bool spread = false;
   uint32_t concurrency = 4;
@@ -46,7 +44,6 @@ struct PredictFlags {
     flags.AddSwitch("key_degrees", "also how often each token is attended to (with --json)", &key_degrees);
     flags.AddSwitch("graph", "also what was attended to, with weights; one sample only", &graph);
     flags.AddSwitch("json", "print the answer as JSON, for a file one line per input", &json);
-    flags.Add("plot", "FILE|-", "draw the edges of one input into a .png or .svg; -: in the terminal", &plot);
     flags.Add("request_id", "ID", "returned as it came, and logged by the server", &request_id);
     flags.AddSwitch("spread", "each server of --server computes its part of the samples", &spread);
     flags.Add("concurrency", "N", "calls at a time, for a file", &concurrency);
@@ -57,18 +54,14 @@ struct PredictFlags {
     if (concurrency < 1 || concurrency > 1024) {
       return absl::InvalidArgumentError(absl::StrCat("--concurrency is ", concurrency, "; expected 1 to 1024"));
     }
-    if (plot == kTerminal && json) return absl::InvalidArgumentError("--plot=- and --json both print: choose one");
-    if (!plot.empty() && plot != kTerminal) {
-      if (absl::Status status = CheckPictureName(plot, "or - for the terminal"); !status.ok()) return status;
-    }
     absl::StatusOr<v1::PredictRequest> made = request.MakeRequest();
     if (!made.ok()) return made;
     v1::OutputOptions* outputs = made->mutable_outputs();
     outputs->set_logits(logits);
     outputs->set_dimensions(dimensions);
-    outputs->set_each_sample(each_sample || (!plot.empty() && request.samples.value_or(1) > 1));
+    outputs->set_each_sample(each_sample);
     outputs->set_layer_stats(layer_stats);
-    outputs->set_key_degrees(key_degrees || !plot.empty());
+    outputs->set_key_degrees(key_degrees);
     outputs->set_graph(graph);
     made->set_request_id(request_id);
     return made;
@@ -100,15 +93,8 @@ int PredictOne(const PredictFlags& flags, Client& client, const v1::PredictReque
                std::ostream& out, std::ostream& err) {
   absl::StatusOr<v1::PredictResponse> response = AskOne(client, request, input.input, flags.spread);
   if (!response.ok()) return ReportServerError(response.status(), flags.connection, err);
-  v1::PredictResponse shown = *response;  // without what only the plot asked for
-  if (!flags.each_sample) shown.mutable_predictions(0)->clear_sample_outputs();
-  if (!flags.layer_stats && !flags.key_degrees) shown.mutable_predictions(0)->mutable_edges()->clear_layers();
-  out << (flags.json ? ToJson(shown, true) : RenderAnswer(shown, LabelNames(client).Of(shown))) << std::flush;
-  if (flags.plot.empty()) return kExitOk;
-  if (absl::Status status = ShowPlot(flags.plot, client, request, input.input, *response, out); !status.ok()) {
-    return ReportServerError(status, flags.connection, err);
-  }
-  if (flags.plot != kTerminal) err << "plot in " << flags.plot << "\n";
+  out << (flags.json ? ToJson(*response, true) : RenderAnswer(*response, LabelNames(client).Of(*response)))
+      << std::flush;
   return kExitOk;
 }
 
@@ -238,19 +224,13 @@ int RunPredict(Arguments arguments, std::ostream& out, std::ostream& err) {
   if (!inputs.ok()) return ReportUsageError(inputs.status(), "predict", err);
   absl::StatusOr<std::unique_ptr<Client>> client = values.connection.Connect();
   if (!client.ok()) return ReportUsageError(client.status(), "predict", err);
-  if (!values.plot.empty() && inputs->size() > 1) {
-    return ReportUsageError(absl::InvalidArgumentError(absl::StrCat("--plot draws one input; ", *values.request.input,
-                                                                    " has ", inputs->size())),
-                            "predict", err);
-  }
   if (HasLabelNames(*inputs)) {
     const absl::StatusOr<v1::ModelInfo> model = (*client)->GetModel(request->model(), request->version());
     if (!model.ok()) return ReportServerError(model.status(), values.connection, err);
     const absl::Status named = ResolveLabelNames(*model, *inputs);
     if (!named.ok()) return ReportUsageError(named, "predict", err);
   }
-  if (!values.request.input || !values.plot.empty())
-    return PredictOne(values, **client, *request, inputs->front(), out, err);
+  if (!values.request.input) return PredictOne(values, **client, *request, inputs->front(), out, err);
   return PredictFile(values, **client, *request, *inputs, out, err);
 }
 

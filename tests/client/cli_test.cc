@@ -178,60 +178,6 @@ TEST_F(CliTest, FileEndsAtAnErrorThatEveryInputWouldMeet) {
   EXPECT_LT(calls_, 500);
 }
 
-TEST_F(CliTest, PlotIsWrittenAndItsEdgesAreThoseOfTheFirstSample) {
-  const std::string path = ::testing::TempDir() + "edgewise_cli_plot.svg";
-  const Outcome run = RunHere({"predict", "--model=toy", "--text=a b c d e f g h", "--samples=4", "--first_sample=2",
-                               "--max_edges=39", "--plot=" + path});
-  EXPECT_EQ(run.status, kExitOk) << run.err;
-  EXPECT_EQ(run.err, "plot in " + path + "\n");
-  EXPECT_EQ(run.out.find("layers"), std::string::npos) << "the plot's key degrees are not for the reader\n" << run.out;
-  ASSERT_EQ(asked_.size(), 2u);
-  EXPECT_TRUE(asked_[0].outputs().key_degrees() && asked_[0].outputs().each_sample());
-  EXPECT_FALSE(asked_[0].outputs().graph());
-  EXPECT_EQ(asked_[1].version(), 1);
-  EXPECT_EQ(asked_[1].ensemble().samples(), 1u);
-  EXPECT_EQ(asked_[1].ensemble().first_sample(), 2u);
-  EXPECT_EQ(asked_[1].ensemble().seed(), 7u);  // that of the answer
-  EXPECT_EQ(asked_[1].budget().max_edges(), 39u);
-  EXPECT_TRUE(asked_[1].outputs().graph());
-  std::ifstream file(path);
-  std::string line;
-  EXPECT_TRUE(std::getline(file, line) && line.starts_with("<?xml"));
-  std::remove(path.c_str());
-}
-
-TEST_F(CliTest, PlotInTheTerminalFollowsTheAnswer) {
-  const Outcome run = RunHere({"predict", "--model=toy", "--text=a b c d e f g h", "--plot=-"});
-  EXPECT_EQ(run.status, kExitOk) << run.err;
-  EXPECT_HAS(run.out, "prediction   ");
-  EXPECT_HAS(run.out, "\n            c │    ██          │\n");
-  EXPECT_EQ(run.out.find('\x1b'), std::string::npos);
-  refuse_graphs_ = true;
-  EXPECT_HAS(RunHere({"predict", "--model=toy", "--text=a b c d e f g h", "--plot=-"}).out,
-             "Only keys are shown, over all queries: outputs.graph is too large.\n");
-}
-
-TEST_F(CliTest, PlotOfAGraphThatMayBeTooLargeIsAskedForUnderTheServersCap) {
-  bool capped = false;
-  change_answer_ = [&capped](const v1::PredictRequest& request, v1::EdgeReport& edges) {
-    edges.set_pairs(uint64_t{1} << 24);
-    edges.set_capped(request.outputs().graph() && capped);
-  };
-  const std::vector<std::string> arguments = {"predict", "--model=toy", "--text=a b c d e f g h", "--plot=-"};
-  EXPECT_HAS(RunHere(arguments).out, "Most attention goes to:");
-  EXPECT_EQ(last_.budget().max_edges(), uint64_t{4} << 20);
-  capped = true;  // the graph has lost edges that the answer was computed with
-  EXPECT_HAS(RunHere(arguments).out, "Only keys are shown, over all queries: a graph can have 4,194,304 edges");
-}
-
-TEST_F(CliTest, PlotTakesAFileOfOneInputOnly) {
-  const std::string one = "{\"text\": \"a b c d e f g h\"}\n";
-  EXPECT_EQ(RunHere({"predict", "--model=toy", "--input=" + WriteFile(one), "--plot=-"}).status, kExitOk);
-  const Outcome two = RunHere({"predict", "--model=toy", "--input=" + WriteFile(one + one), "--plot=-"});
-  EXPECT_EQ(two.status, kExitUsage);
-  EXPECT_HAS(two.err, "--plot draws one input");
-}
-
 TEST_F(CliTest, ServerErrorIsOneAndWrongUsageIsTwo) {
   const Outcome refused = RunHere({"predict", "--model=ghost", "--text=a"});
   EXPECT_EQ(refused.status, kExitServer);
@@ -249,8 +195,6 @@ TEST_F(CliTest, ServerErrorIsOneAndWrongUsageIsTwo) {
            {"predict", "--model=toy", "--text=a", "--timeout=0s"},
            {"predict", "--model=toy", "--text=\xff"},
            {"predict", "--model=toy", "--input=/nonexistent"},
-           {"predict", "--model=toy", "--text=a", "--plot=y.pdf"},
-           {"predict", "--model=toy", "--text=a", "--plot=-", "--json"},
            {"predict", "--model=toy", "--text=a", "--token_file=/nonexistent"},
            {"models", "--samples=3"},
            {"bench", "--model=toy", "--text=a", "--rate=-1"},

@@ -73,16 +73,6 @@ TEST_F(EvaluateSweepTest, WrongListIsNamed) {
   EXPECT_TRUE(calls_.empty());
 }
 
-TEST_F(EvaluateSweepTest, PictureShowsOverrides) {
-  const std::string path = ::testing::TempDir() + "edgewise_sweep.svg";
-  for (const char* caps : {"--caps=10%", "--samples=1"}) {
-    const EvaluateOutcome run = Run({"--model=toy", "--windows=2,4", "--sigma=0.1", caps, "--plot=" + path});
-    EXPECT_EQ(run.status, kExitOk) << run.err;
-    EXPECT_GT(std::filesystem::file_size(path), 1000u);
-    std::remove(path.c_str());
-  }
-}
-
 class SaveTest : public EvaluateTest {
  protected:
   SaveTest() { Write(kConfig); }

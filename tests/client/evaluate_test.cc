@@ -265,8 +265,6 @@ TEST_F(EvaluateTest, WrongUsageIsNamedAndAsksNothing) {
       {{"--model=toy", "--caps=1%", "--samples=1,x"}, "--samples[1] is \"x\""},
       {{"--model=toy", "--caps=1%", "--repeats=0"}, "--repeats is 0; expected 1 to 10000"},
       {{"--model=toy", "--caps=1%", "--truncate=middle"}, "--truncate is \"middle\""},
-      {{"--model=toy", "--caps=1%", "--plot=budget.pdf"},
-       "--plot is \"budget.pdf\"; expected a name that ends in .png or"},
   };
   for (const auto& [arguments, message] : kCases) {
     const EvaluateOutcome run = Run(arguments);
@@ -276,25 +274,6 @@ TEST_F(EvaluateTest, WrongUsageIsNamedAndAsksNothing) {
   EXPECT_HAS(Run({"--model=toy", "--caps=1%"}, "{\"text\": 1}\n").err, ".jsonl:1: text is not a string");
   EXPECT_HAS(Run({"--model=toy", "--caps=1%"}, "\n").err, "--data: no input in");
   EXPECT_TRUE(calls_.empty());
-}
-
-TEST_F(EvaluateTest, PictureIsWrittenAsItsNameSays) {
-  for (const auto& [end, begin] :
-       {std::pair<std::string, std::string>{".png", "\x89PNG"}, {".svg", "<?xml"}, {".SVG", "<?xml"}}) {
-    const std::string path = ::testing::TempDir() + "edgewise_budget" + end;
-    const EvaluateOutcome run = Run({"--model=toy", "--caps=10%,0.1%", "--samples=1,2", "--plot=" + path});
-    EXPECT_EQ(run.status, kExitOk) << run.err;
-    EXPECT_HAS(run.err, "plot in " + path);
-    std::ifstream file(path, std::ios::binary);
-    std::string content(begin.size(), ' ');
-    file.read(content.data(), static_cast<std::streamsize>(content.size()));
-    EXPECT_EQ(content, begin);
-    std::remove(path.c_str());
-  }
-  const EvaluateOutcome run =
-      Run({"--model=toy", "--caps=10%", "--plot=/nonexistent/budget.svg"}, "{\"text\": \"a\"}\n");
-  EXPECT_EQ(run.status, kExitServer);
-  EXPECT_HAS(run.err, "--plot: cannot write \"/nonexistent/budget.svg\"");
 }
 
 TEST(QuantileTest, LiesBetweenTheNeighbours) {

@@ -11,10 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "edgewise/v1/inference.grpc.pb.h"
 
-// Read by the leak sanitizer, where a build has it: fontconfig keeps its cache of fonts until the process ends.
-extern "C" const char* __lsan_default_suppressions();
-extern "C" const char* __lsan_default_suppressions() { return "leak:libfontconfig\nleak:libcairo\n"; }
-
 namespace edgewise::testing {
 namespace {
 

@@ -144,14 +144,6 @@ class ProcessTest(unittest.TestCase):
             with urllib.request.urlopen(f"http://{server.metrics_address}/healthz", timeout=HANG) as response:
                 self.assertEqual(response.status, 200)
 
-    def test_a_prediction_can_be_plotted(self):
-        with Server(EXAMPLES) as server, tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "density.png")
-            result = server.cli("predict", "--model", "sentiment", "--text", "a warm and funny film", "--plot", path)
-            self.assertEqual(result.returncode, 0, result.stderr)
-            with open(path, "rb") as file:
-                self.assertEqual(file.read(8), b"\x89PNG\r\n\x1a\n")
-
     def test_the_demo_runs(self):
         result = subprocess.run([os.path.join(ROOT, "tools", "demo.sh"), BIN], capture_output=True, text=True,
                                 timeout=120, check=False, cwd=ROOT)

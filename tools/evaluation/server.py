@@ -3,10 +3,12 @@ import dataclasses
 import json
 import pathlib
 import subprocess
+import sys
 import time
 
 import numpy as np
 
+PLOT = pathlib.Path(__file__).resolve().parents[2] / "client" / "python" / "src" / "edgewise" / "plot.py"
 START_SECONDS = 60
 CALL_SECONDS = 600
 EVALUATE_SECONDS = 3600
@@ -113,8 +115,13 @@ class Server:
             raise RuntimeError(f"edgewise evaluate {' '.join(flags)}: {done.stderr}")
         return json.loads(done.stdout)
 
-    def plot(self, model, path, *flags):
-        """The edges of one input, as `edgewise predict --plot` draws them."""
-        done = self._run(["predict", f"--model={model}", f"--plot={path}", *flags], 60)
-        if done.returncode != 0:
-            raise RuntimeError(f"edgewise predict --plot: {done.stderr}")
+    def plot(self, model, text, samples, folder, picture):
+        """The edges of one text, drawn by edgewise.plot of client/python."""
+        files = [pathlib.Path(folder) / name for name in ("answer.json", "graph.json")]
+        ways = ((f"--samples={samples}", "--key_degrees", "--each_sample"), ("--samples=1", "--graph"))
+        for path, way in zip(files, ways):
+            done = self._run(["predict", f"--model={model}", f"--text={text}", "--seed=1", "--json", *way], 60)
+            if done.returncode != 0:
+                raise RuntimeError(f"edgewise predict {' '.join(way)}: {done.stderr}")
+            path.write_text(done.stdout)
+        subprocess.run([sys.executable, PLOT, files[0], "--graph", files[1], "--tokens", text, "-o", picture], check=True)
