@@ -203,8 +203,8 @@ awk '
   /^edgewise_attention_pairs_total/ { pairs[model] += $NF }
   /^edgewise_edge_budget_capped_total/ { capped[model] += $NF }
   /^edgewise_items_total/ { items[model] += $NF }
-  /^edgewise_stage_duration_seconds_sum.*"forward"/ { seconds[model] += $NF }
-  /^edgewise_stage_duration_seconds_count.*"forward"/ { requests[model] += $NF }
+  /^edgewise_requests_total/ { requests[model] += $NF }
+  /^edgewise_stage_seconds_total.*"forward"/ { seconds[model] += $NF }
   END {
     for (model in pairs) {
       if (pairs[model] == 0) continue
@@ -212,8 +212,9 @@ awk '
       share("density", edges[model], pairs[model], "edgewise_attention_{edges,pairs}_total, dense answers too")
       if (items[model] > 0)
         share("capped", capped[model], items[model], "edgewise_edge_budget_capped_total / edgewise_items_total")
-      line("compute", sprintf("%.1f ms", 1000 * seconds[model] / requests[model]), sprintf("%.2f s", seconds[model]),
-           requests[model], "edgewise_stage_duration_seconds_{sum,count}")
+      if (requests[model] > 0)
+        line("compute", sprintf("%.1f ms", 1000 * seconds[model] / requests[model]), sprintf("%.2f s", seconds[model]),
+             requests[model], "edgewise_stage_seconds_total / edgewise_requests_total")
     }
   }' "$WORK/metrics" | commas
 
