@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """Measures the bundled models through the server: the tables and plots of examples/README.md.
 
-Starts `edgewise-server` on examples/models, asks it through `edgewise evaluate`, `edgewise predict` and, for the outputs
-of each sample of the models of SSA and blocks, Python stubs; writes
-examples/results.json (raw numbers), examples/plots/*.png and the marked tables of examples/README.md. Needs NumPy and
-matplotlib (Debian's), and python3-grpcio and python3-protobuf for the models of SSA and blocks.
+Starts `edgewise-server` on examples/models, asks it through `edgewise evaluate` and, for the edges of single inputs,
+`edgewise predict`; writes examples/results.json (raw numbers), examples/plots/*.png and the marked tables of
+examples/README.md. Needs NumPy and matplotlib (Debian's).
 
     ./dev evaluate                          builds first; a part of the test inputs, minutes
     ./dev evaluate --full                   all test inputs
@@ -17,6 +16,7 @@ matplotlib (Debian's), and python3-grpcio and python3-protobuf for the models of
     ./dev evaluate --render                 tables and plots again, from results.json
 """
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 
-from evaluation import ensembles, examples, measure, overrides, plots, statistics, stubs, tables
+from evaluation import ensembles, examples, measure, overrides, plots, statistics, tables
 from evaluation.server import Server
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -56,8 +56,7 @@ def time_long(server, folder, data):
     for words in TIMES_LENGTHS:
         inputs = examples.make("long", folder, data, TIMES_INPUTS, TIMES_INPUTS, ("--length", str(words)))
         sweep = measure.Sweep(server, "long", inputs, folder, [1], say)
-        half = sweep.ask()[0]
-        half = sum(a.edges / a.pairs for a in half) / len(half) / 2
+        half = sweep.ask(())["settings"][1]["density"] / 2
         caps = {"half of its own": half, **{f"cap {100 * cap:g} %": cap for cap in TIMES_CAPS}}
         result[str(words + 1)] = sweep.times(caps, TIMES_ROUNDS, TIMES_INPUTS)
         say(f"long: {words + 1} tokens, " +
@@ -73,7 +72,7 @@ def begin(name, server, folder, args):
 
 
 def keeps(sweep, device, command):
-    """-> the part of a model's entry that says which edges a cap keeps; `sweep` knows the pairs of its inputs"""
+    """-> the part of a model's entry that says which edges a cap keeps"""
     return {"rows": sweep.keeps(), "inputs": len(sweep.examples), "seeds": sweep.seeds, "device": device,
             "date": datetime.date.today().isoformat(), "command": command}
 
@@ -102,8 +101,7 @@ def evaluate(name, server, folder, args, command):
 
 
 def evaluate_ensembles(name, sources, folder, args, command):
-    """-> the entry in results.json of a model of SSA or blocks. sources: (Server, Client) of the bundled models, and of
-    VARIANTS"""
+    """-> the entry in results.json of a model of SSA or blocks. sources: servers of the bundled models, and of VARIANTS"""
     metric, made, some, everything, few = ensembles.MODELS[name]
     start = time.monotonic()
     try:
@@ -112,12 +110,12 @@ def evaluate_ensembles(name, sources, folder, args, command):
         return {"skipped": str(missing)}
     inputs = whole if args.full else [whole[i] for i in statistics.evenly(len(whole), some)]
     seeds = list(range(1, args.seeds + 1)) if few else [1]      # blocks are not drawn
-    sweep = lambda source, model: ensembles.Sweep(*source, model, metric, inputs, few, seeds, folder, say)
+    sweep = lambda source, model: ensembles.Sweep(source, model, metric, inputs, few, seeds, folder, say)
     result = ensembles.evaluate(sweep(sources[0], name))
     if metric == "loss":
-        result["whole"] = ensembles.Sweep(*sources[0], name, metric, whole, 0, [1], folder, say).whole()
+        result["whole"] = ensembles.Sweep(sources[0], name, metric, whole, 0, [1], folder, say).whole()
     for source in sources[1:]:
-        found = [kind for kind in ensembles.VARIANTS if f"{name}-{kind}" in source[0].models()]
+        found = [kind for kind in ensembles.VARIANTS if f"{name}-{kind}" in source.models()]
         result["variants"] = {kind: sweep(source, f"{name}-{kind}").ensemble() for kind in found}
     return {"inputs": len(inputs), "inputs_made": made,
             "source": ensembles.SOURCE.get(name, "pieces of the last tenth of tiny Shakespeare"), "seeds": seeds,
@@ -138,42 +136,33 @@ def evaluate_overrides(name, server, folder, args, command):
             "load_average": round(os.getloadavg()[0], 2), "seconds": round(time.monotonic() - start, 1), **found}
 
 
+def fill(names, models, server, measured):
+    """Fills the entries of `names` with what measured(name) gives."""
+    ready = server.models()
+    for name in names:
+        models[name] = rounded(measured(name)) if name in ready else \
+            {"skipped": f"examples/models/{name} is not there or does not load"}
+        say(f"{name}: {models[name].get('skipped', 'done')}")
+
+
 def with_ensembles(names, models, server, folder, args, command):
     """Fills the entries of `names`."""
-    try:
-        made = stubs.make(folder)
-    except stubs.Missing as missing:
-        models.update((name, {"skipped": str(missing)}) for name in names)
-        return
-    sources, others = [(server, stubs.Client(server.address, made))], None
-    try:
+    with contextlib.ExitStack() as stack:
+        sources = [server]
         if VARIANTS.is_dir():
             (pathlib.Path(folder) / "variants").mkdir()
-            others = Server(args.bin, VARIANTS, pathlib.Path(folder) / "variants").__enter__()
-            sources.append((others, stubs.Client(others.address, made)))
-        for name in names:
-            models[name] = rounded(evaluate_ensembles(name, sources, folder, args, command)) \
-                if name in server.models() else {"skipped": f"examples/models/{name} is not there or does not load"}
-            say(f"{name}: {models[name].get('skipped', 'done')}")
-    finally:
-        if others:
-            others.__exit__()
+            sources.append(stack.enter_context(Server(args.bin, VARIANTS, pathlib.Path(folder) / "variants")))
+        fill(names, models, server, lambda name: evaluate_ensembles(name, sources, folder, args, command))
 
 
 def evaluate_all(names, models, server, folder, args, command):
     """Fills the entries of `names`, and of the ensembles that were asked for."""
-    ready = server.models()
-    for name in names:
-        models[name] = rounded(evaluate(name, server, folder, args, command)) if name in ready else \
-            {"skipped": f"examples/models/{name} is not there or does not load"}
-        say(f"{name}: {models[name].get('skipped', 'done')}")
-    if PLOTTED[0] in ready and PLOTTED[0] in names:
+    fill(names, models, server, lambda name: evaluate(name, server, folder, args, command))
+    if PLOTTED[0] in names:
         (FOLDER / "plots").mkdir(exist_ok=True)
         server.plot(*PLOTTED, folder, FOLDER / "plots" / f"{PLOTTED[0]}-attention.png")
-    for name in [name for name in overrides.MODELS if name in args.models.split(",")]:
-        models[name] = rounded(evaluate_overrides(name, server, folder, args, command)) if name in ready else \
-            {"skipped": f"examples/models/{name} is not there or does not load"}
-        say(f"{name}: {models[name].get('skipped', 'done')}")
+    fill([name for name in overrides.MODELS if name in args.models.split(",")], models, server,
+         lambda name: evaluate_overrides(name, server, folder, args, command))
     if drawn := [name for name in ensembles.MODELS if name in args.models.split(",")]:
         with_ensembles(drawn, models, server, folder, args, command)
 
@@ -221,7 +210,7 @@ def main():
             if args.keeps:
                 for name in names:
                     sweep = begin(name, server, folder, args)
-                    models[name]["keeps"] = rounded(keeps(sweep, sweep.dense()["device"], command))
+                    models[name]["keeps"] = rounded(keeps(sweep, sweep.ask(())["device"], command))
             else:
                 evaluate_all(names, models, server, folder, args, command)
         models = {name: models[name] for name in known if name in models}

@@ -33,7 +33,7 @@ class CompareTest(unittest.TestCase):
 
     def compare(self, server, metric="loss"):
         with tempfile.TemporaryDirectory() as folder:
-            sweep = ensembles.Sweep(server, None, "m", metric, self.EXAMPLES, 0, [4, 5], folder, lambda text: None)
+            sweep = ensembles.Sweep(server, "m", metric, self.EXAMPLES, 0, [4, 5], folder, lambda text: None)
             return sweep.compare(self.EXAMPLES, (0.5, 0.1), sweep.seeds)
 
     def test_rows_are_scores_by_seed_and_refusals(self):
@@ -50,13 +50,35 @@ class CompareTest(unittest.TestCase):
             self.compare(FakeServer("loss", setting([1.0]), setting([1.0])), "accuracy")
 
 
+class PointTest(unittest.TestCase):
+    def test_parts_of_the_inputs_count_by_their_size(self):
+        parts = [setting([0.5, 1.0], known=8, capped=0), setting([0.0, 1.0], known=8, answered=12, edges=40.0)]
+        found = measure.point(parts, cap=0.1)
+        self.assertEqual((found["accuracy_by_seed"], found["accuracy"], found["cap"]), ([0.25, 1.0], 0.625, 0.1))
+        self.assertEqual((found["edges"], found["capped_share"]), (35.0, 3 / 16))
+
+    def test_each_input_has_its_cap_and_at_least_one_edge(self):
+        class Groups(FakeServer):
+            asked_groups = []
+
+            def evaluate(self, model, path, caps, *flags):
+                self.asked_groups.append((list(caps), [example["text"] for example in examples.read(path)]))
+                return super().evaluate(model, path, caps, *flags)
+        server = Groups("accuracy", *[setting([1.0], known=1)] * 3)
+        with tempfile.TemporaryDirectory() as folder:
+            sweep = measure.Sweep(server, "m", [{"text": text} for text in "abc"], folder, [1], None)
+            sweep.pairs = [100, 30, 100]
+            sweep.capped([0.02] * 3)
+        self.assertEqual(server.asked_groups, [([0.02], ["a", "c"]), ([0.05], ["b"])])
+
+
 class TimesTest(unittest.TestCase):
     def test_settings_have_the_names_of_the_table(self):
         server = FakeServer("accuracy", setting(speed=1.0), setting(), setting(speed=3.0))
         with tempfile.TemporaryDirectory() as folder:
             inputs = [{"text": "a", "label": 1}, {"text": "b", "label": 0}]
             found = measure.Sweep(server, "m", inputs, folder, [1], None).times({"cap 1 %": 0.01}, 8, 1)
-        self.assertEqual(server.asked, ("m", inputs[:1], [0.01], ("--repeats=8", "--truncate=tail")))
+        self.assertEqual(server.asked, ("m", inputs[:1], [0.01], ("--seed=1", "--repeats=8", "--truncate=tail")))
         self.assertEqual(list(found), ["dense", "as drawn", "cap 1 %"])
         self.assertEqual(found["cap 1 %"], {"compute_ms": 5.0, "compute_ms_quartiles": [4.0, 7.0], "speedup": 3.0,
                                             "total_ms": 6.0, "density": 0.1, "calls": 4})

@@ -43,21 +43,6 @@ class WilsonTest(unittest.TestCase):
         self.assertLessEqual(high, 1.0 + 1e-12)
 
 
-class EnsembleTest(unittest.TestCase):
-    SAMPLES = [[[0.6, 0.4], [0.1, 0.9], [0.9, 0.1], [0.9, 0.1]]]
-
-    def test_a_prefix_is_the_mean_of_its_samples_only(self):
-        labels = [int(statistics.prefix_labels(self.SAMPLES, k)[0]) for k in (1, 2, 3, 4)]
-        self.assertEqual(labels, [0, 1, 0, 0])
-
-    def test_it_averages_probabilities_and_does_not_count_votes(self):
-        samples = [[[0.51, 0.49], [0.51, 0.49], [0.0, 1.0]]]
-        self.assertEqual(int(statistics.prefix_labels(samples, 3)[0]), 1)
-
-    def test_accuracy(self):
-        self.assertEqual(statistics.accuracy([1, 0, 2, 2], [1, 1, 2, 0]), 0.5)
-
-
 class AdaptivityTest(unittest.TestCase):
     def test_separates_inputs_from_draws(self):
         rng = np.random.default_rng(2)

@@ -1,6 +1,6 @@
 """The tables of the models of SSA and blocks in examples/README.md. Pure: text in, text out."""
 from evaluation.ensembles import MODELS, VARIANTS
-from evaluation.tables import cap_text, count_text, percent, skipped, table
+from evaluation.markdown import cap_text, count_text, percent, skipped, table
 
 TITLES = {"loss": "loss, nats", "accuracy": "accuracy", "error": "mean absolute error"}
 

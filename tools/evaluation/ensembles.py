@@ -3,12 +3,7 @@
 All results are plain numbers, for results.json. A score is the mean loss in nats of a token (language models), the
 share of right labels, or the mean absolute error (regression).
 """
-import pathlib
-
-import numpy as np
-
-from evaluation import examples as example_files
-from evaluation import statistics
+from evaluation import measure
 
 SAMPLES = (1, 2, 5, 10, 20, 50)
 CAPS = (1.0, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05)
@@ -24,45 +19,27 @@ SOURCE = {"shapes": "generated", "graphs": "generated"}     # the others: the he
 VARIANTS = {"dense": "trained with dense attention", "tuned": "SSA, then trained on with dense attention"}
 
 
-# The fields of SampleOutput that hold a sample's answer to an input.
-OUTPUTS = {"loss": "token_probabilities", "accuracy": "probabilities", "error": "values"}
+class Sweep(measure.Sweep):
+    """`few`: how many of the examples get every number of samples."""
 
+    FLAGS = ()      # texts beyond the context are scored in windows
 
-def prefix_score(metric, examples, outputs, count):
-    """The score of the mean of the first `count` samples, which is the ensemble of so many; outputs: per input
-    [samples, numbers]"""
-    means = [one[:count].mean(0) for one in outputs]
-    if metric == "loss":
-        return float(-np.log(np.concatenate(means)).mean())
-    if metric == "accuracy":
-        return float(np.mean([mean.argmax() == e["label"] for mean, e in zip(means, examples)]))
-    return float(np.mean([abs(mean[0] - e["value"]) for mean, e in zip(means, examples)]))
+    def __init__(self, server, model, metric, examples, few, seeds, folder, say):
+        super().__init__(server, model, examples, folder, seeds, say)
+        self.metric, self.few = metric, examples[:few]
 
-
-def row(by_seed, **more):
-    mean, half = statistics.interval(by_seed)
-    return {"score": mean, "ci95": half, "by_seed": by_seed, **more}
-
-
-class Sweep:
-    """One model on one set of examples; `few`: how many of them get every number of samples.
-
-    server: asked by `edgewise evaluate`; client: of the same server, for the outputs of each sample
-    """
-
-    def __init__(self, server, client, model, metric, examples, few, seeds, folder, say):
-        self.server, self.client, self.model, self.metric, self.say = server, client, model, metric, say
-        self.examples, self.few, self.seeds, self.folder = examples, examples[:few], seeds, pathlib.Path(folder)
+    def ask(self, *arguments, **options):
+        found = super().ask(*arguments, **options)
+        if found["measure"] != self.metric:
+            raise RuntimeError(f"{self.model}: measured the {found['measure']}, not the {self.metric}")
+        return found
 
     def compare(self, examples, caps, seeds):
-        """Dense attention, no cap and each cap, one sample of every input by each of `seeds`, which count up.
+        """Dense attention, no cap and each cap, one sample of every input by each of `seeds`.
 
         -> {"dense": score, "tokens": scored ones, "free": a row, "caps": rows, or why the server refuses, "device"}
         """
-        path = example_files.write(self.folder / f"{self.model}-compared.jsonl", examples)
-        found = self.server.evaluate(self.model, path, caps, f"--seed={seeds[0]}", f"--repeats={len(seeds)}")
-        if found["measure"] != self.metric:
-            raise RuntimeError(f"{self.model}: measured the {found['measure']}, not the {self.metric}")
+        found = self.ask(caps, examples=examples, seeds=seeds)
         dense, free, *capped = found["settings"]
         self.say(f"{self.model}: dense {self.metric} {dense['quality']:.4f}")
         return {"dense": dense["quality"], "tokens": dense["scored_tokens"] // len(seeds), "free": self.row(free, 0.0),
@@ -73,23 +50,11 @@ class Sweep:
         if setting["refused"]:
             self.say(f"{self.model}: cap {cap:.0%} refused")
             return {"cap": cap, "refused": setting["refusal"]}
-        found = row(setting["quality_by_repeat"], cap=cap, edges=setting["edges"], density=setting["density"],
-                    capped_share=setting["capped"] / setting["answered"])
+        found = measure.scores(setting["quality_by_repeat"], cap=cap, edges=setting["edges"], density=setting["density"],
+                               capped_share=setting["capped"] / setting["answered"])
         self.say(f"{self.model}: {f'cap {cap:.0%}' if cap else 'no cap'} {self.metric} {found['score']:.4f}, "
                  f"density {found['density']:.3f}")
         return found
-
-    def samples(self):
-        """Rows of SAMPLES, out of one ensemble per seed."""
-        by_count = {count: [] for count in SAMPLES}
-        for seed in self.seeds:
-            outputs = [np.array([getattr(o, OUTPUTS[self.metric]) for o in p.sample_outputs], float)
-                       for p in self.client.predict(self.model, self.few, seed, max(SAMPLES))]
-            for count in SAMPLES:
-                by_count[count].append(prefix_score(self.metric, self.few, outputs, count))
-        rows = [row(by_seed, samples=count) for count, by_seed in by_count.items()]
-        self.say(f"{self.model}: " + ", ".join(f"{r['samples']} samples {r['score']:.4f}" for r in rows))
-        return rows
 
     def whole(self):
         """All inputs, dense and with one sample of the first seed: the loss on all of the held-out text."""
@@ -98,8 +63,10 @@ class Sweep:
 
     def ensemble(self):
         """The curve of Figure 7: samples, and dense attention on the same inputs."""
-        return {"inputs": len(self.few), "dense": self.compare(self.few, (), self.seeds[:1])["dense"],
-                "samples": self.samples()}
+        dense, *found = self.ask((), f"--samples={','.join(map(str, SAMPLES))}", examples=self.few)["settings"]
+        rows = [measure.scores(setting["quality_by_repeat"], samples=setting["samples"]) for setting in found]
+        self.say(f"{self.model}: " + ", ".join(f"{r['samples']} samples {r['score']:.4f}" for r in rows))
+        return {"inputs": len(self.few), "dense": dense["quality"], "samples": rows}
 
 
 def evaluate(sweep):

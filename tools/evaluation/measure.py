@@ -1,4 +1,5 @@
-"""Sweeps over caps, samples and seeds, of one model each. All results are plain numbers, for results.json."""
+"""One model on one set of examples, asked by `edgewise evaluate`. All results are plain numbers, for results.json."""
+import functools
 import pathlib
 
 import numpy as np
@@ -12,96 +13,67 @@ KEEP_CAPS = (0.5, 0.25, 0.1, 0.05, 0.02, 0.01, 0.005)
 KEEPS = ("random", "probable")
 
 
-def truth(examples):
-    """The labels of each example: [1], or one per token with -1 where there is none."""
-    return [np.array([-1 if t is None else t for t in e["labels"]] if "labels" in e else [e["label"]])
-            for e in examples]
-
-
-def right_share(labels, known):
-    """labels, known: one array per input -> share of the known labels that are right"""
-    right = total = 0
-    for guess, label in zip(labels, known):
-        right += int(((guess == label) & (label >= 0)).sum())
-        total += int((label >= 0).sum())
-    return right / total
-
-
-def mean_of(answers, field):
-    return float(np.mean([getattr(a, field) for a in answers]))
-
-
-def point(answers_by_seed, known):
-    """One setting, answers per seed -> what a row of a table needs."""
-    by_seed = [right_share([a.labels for a in answers], known) for answers in answers_by_seed]
+def scores(by_seed, score="score", seeds="by_seed", **more):
     mean, half = statistics.interval(by_seed)
-    flat = [a for answers in answers_by_seed for a in answers]
-    return {"accuracy": mean, "ci95": half, "accuracy_by_seed": by_seed, "edges": mean_of(flat, "edges"),
-            "density": float(np.mean([a.edges / a.pairs for a in flat])), "capped_share": mean_of(flat, "capped")}
+    return {score: mean, "ci95": half, seeds: by_seed, **more}
+
+
+def point(settings, **more):
+    """Settings of `edgewise evaluate`, each of a part of the inputs -> what a row of a table needs of all of them."""
+    known = np.array([setting["known"] for setting in settings], float)
+    answered = np.array([setting["answered"] for setting in settings], float)
+    by_seed = known @ np.array([setting["quality_by_repeat"] for setting in settings]) / known.sum()
+    cost = {key: float(answered @ [setting[key] for setting in settings] / answered.sum()) for key in ("edges", "density")}
+    return scores(by_seed.tolist(), "accuracy", "accuracy_by_seed", **cost,
+                  capped_share=sum(setting["capped"] for setting in settings) / answered.sum(), **more)
 
 
 class Sweep:
-    """One model on one set of examples."""
+    """Its seeds count up."""
+
+    FLAGS = ("--truncate=tail",)
 
     def __init__(self, server, model, examples, folder, seeds, say):
         self.server, self.model, self.examples, self.seeds, self.say = server, model, examples, seeds, say
-        self.folder, self.known = pathlib.Path(folder), truth(examples)
-        self.path = example_files.write(self.folder / f"{model}.jsonl", examples)
-        self.pairs = []
+        self.folder = pathlib.Path(folder)
 
-    def ask(self, *flags):
-        """-> answers per seed"""
-        return [self.server.predict(self.model, self.path, f"--seed={seed}", *flags) for seed in self.seeds]
+    def write(self, examples):
+        return example_files.write(self.folder / f"{self.model}.jsonl", examples)
 
-    def ask_capped(self, caps, *flags):
-        """As ask(), with a cap on the density of each input; one edge where that would be none, which is refused."""
+    def ask(self, caps, *flags, examples=None, seeds=None):
+        """-> what `edgewise evaluate --json` prints: its settings are dense attention, no cap, and each cap"""
+        seeds = seeds or self.seeds
+        return self.server.evaluate(self.model, self.write(examples or self.examples), caps, f"--seed={seeds[0]}",
+                                    f"--repeats={len(seeds)}", *self.FLAGS, *flags)
+
+    @functools.cached_property
+    def pairs(self):
+        return [answer.pairs for answer in self.server.predict(self.model, self.write(self.examples), "--seed=1")]
+
+    def capped(self, caps, *flags, **more):
+        """A cap on the density of each input; one edge where that would be none, which is refused -> point"""
         groups = {}
-        for i, (cap, pairs) in enumerate(zip(caps, self.pairs)):
-            groups.setdefault(f"--max_density={cap!r}" if int(cap * pairs) >= 1 else "--max_edges=1", []).append(i)
-        by_seed = [[None] * len(self.examples) for _ in self.seeds]
-        for flag, indices in groups.items():
-            path = example_files.write(self.folder / f"{self.model}-capped.jsonl", [self.examples[i] for i in indices])
-            for answers, seed in zip(by_seed, self.seeds):
-                for i, answer in zip(indices, self.server.predict(self.model, path, f"--seed={seed}", flag, *flags)):
-                    answers[i] = answer
-        return by_seed
-
-    def dense(self):
-        """First of all sweeps: the others need to know the pairs of the inputs."""
-        answers = self.server.predict(self.model, self.path, "--dense", "--seed=1")
-        self.pairs = [a.pairs for a in answers]
-        share = right_share([a.labels for a in answers], self.known)
-        total = sum(int((k >= 0).sum()) for k in self.known)
-        self.say(f"{self.model}: dense {share:.4f}")
-        return {"accuracy": share, "wilson95": statistics.wilson(share * total, total),
-                "edges": mean_of(answers, "edges"), "device": answers[0].device}
+        for example, cap, pairs in zip(self.examples, caps, self.pairs):
+            groups.setdefault(cap if int(cap * pairs) >= 1 else min(1.5 / pairs, 1.0), []).append(example)
+        return point([self.ask([cap], *flags, examples=examples)["settings"][2] for cap, examples in groups.items()],
+                     **more)
 
     def caps(self):
-        """Rows of CAPS, from the tightest up. Once a cap bites nowhere, wider ones cannot either, and the server
-        promises the same answers: they repeat the row of 100 %, which is measured, as is the first that did not bite.
-        """
-        everything = self.cap_row(1.0)
-        rows, open_ended = [], False
-        for cap in sorted(CAPS)[:-1]:
-            row = {**everything, "cap": cap, "repeats": 1.0} if open_ended else self.cap_row(cap)
-            if row["capped_share"] == 0 and row["accuracy_by_seed"] != everything["accuracy_by_seed"]:
+        """Rows of CAPS, the widest first."""
+        rows = []
+        for cap in CAPS:
+            rows.append({"cap": cap, **self.capped([cap] * len(self.examples))})
+            self.say(f"{self.model}: cap {cap:.0%} accuracy {rows[-1]['accuracy']:.4f} ± {rows[-1]['ci95']:.4f}")
+            if not rows[-1]["capped_share"] and rows[-1]["accuracy_by_seed"] != rows[0]["accuracy_by_seed"]:
                 raise RuntimeError(f"{self.model}: a cap of {cap} drops no edge but changes answers")
-            open_ended = row["capped_share"] == 0
-            rows.append(row)
-        return [everything, *reversed(rows)]
-
-    def cap_row(self, cap):
-        row = {"cap": cap, **point(self.ask_capped([cap] * len(self.examples)), self.known)}
-        self.say(f"{self.model}: cap {cap:.0%} accuracy {row['accuracy']:.4f} ± {row['ci95']:.4f}")
-        return row
+        return rows
 
     def keeps(self):
         """Rows of the KEEP_CAPS that drop edges: the two ways to choose them, by the same seeds and so out of the same
         draws."""
         rows = []
         for cap in KEEP_CAPS:
-            caps = [cap] * len(self.examples)
-            row = {keep: point(self.ask_capped(caps, f"--keep_edges={keep}"), self.known) for keep in KEEPS}
+            row = {keep: self.capped([cap] * len(self.examples), f"--keep_edges={keep}") for keep in KEEPS}
             if row["random"]["capped_share"] == 0:
                 continue
             rows.append({"cap": cap, **row})
@@ -113,57 +85,47 @@ class Sweep:
 
         own_density [inputs]; free: the point without a cap, by the same seeds
         """
-        row = point(self.ask_capped(statistics.density_caps(np.asarray(own_density) / 2)), self.known)
+        row = self.capped(statistics.density_caps(np.asarray(own_density) / 2))
         lost = [a - b for a, b in zip(free["accuracy_by_seed"], row["accuracy_by_seed"])]
         row["lost"], row["lost_ci95"] = statistics.interval(lost)
         self.say(f"{self.model}: half of own edges, accuracy {row['accuracy']:.4f}, lost {row['lost']:.4f}")
         return row
 
-    def free(self, samples=max(SAMPLES)):
-        """Without a cap: ensembles of every size out of one call per seed. The first k samples of an ensemble are the
-        ensemble of k, as the server promises; check_prefix() holds it to that."""
-        answers_by_seed = self.ask(f"--samples={samples}", "--each_sample", "--layer_stats")
-        known = np.concatenate(self.known)
-        rows = []
-        for count in SAMPLES:
-            by_seed = [statistics.accuracy(statistics.prefix_labels([a.samples for a in answers], count), known)
-                       for answers in answers_by_seed]
-            mean, half = statistics.interval(by_seed)
-            rows.append({"samples": count, "accuracy": mean, "ci95": half, "accuracy_by_seed": by_seed})
-            self.say(f"{self.model}: {count} samples, accuracy {mean:.4f} ± {half:.4f}")
-        # The cost of one sample; its draws are those of the capped runs with the same seeds.
-        first = np.array([[a.sample_edges[0] for a in answers] for answers in answers_by_seed])
-        one = {**rows[0], "edges": float(first.mean()), "density": float((first / self.pairs).mean()),
-               "capped_share": 0.0}
-        flat = [a for answers in answers_by_seed for a in answers]
-        density = np.array([[a.edges / a.pairs for a in answers] for answers in answers_by_seed]).mean(0)
-        expected = np.array([[a.expected / a.pairs for a in answers] for answers in answers_by_seed]).mean(0)
-        draws = np.concatenate([np.array([a.sample_edges / a.pairs for a in answers])
-                                for answers in answers_by_seed], 1)
-        between, within, ratio = statistics.adaptivity(expected, draws)
-        return {"one_sample": one, "samples": rows, "edges": mean_of(flat, "edges"), "pairs": mean_of(flat, "pairs"),
-                "density": float(density.mean()), "density_min": float(density.min()),
-                "density_max": float(density.max()), "density_by_input": [round(float(d), 5) for d in expected],
-                "between_inputs_sd": between, "within_input_sd": within, "adaptivity": ratio,
-                "draws_per_input": int(draws.shape[1])}, density
+    def one_sample(self):
+        """-> dense attention, and a point without a cap"""
+        found = self.ask(())
+        dense, free = found["settings"]
+        self.say(f"{self.model}: dense {dense['quality']:.4f}")
+        known = dense["known"] // len(self.seeds)
+        return {"accuracy": dense["quality"], "wilson95": statistics.wilson(dense["quality"] * known, known),
+                "edges": dense["edges"], "device": found["device"]}, point([free])
 
-    def check_prefix(self, inputs=8, count=4):
-        """Raises unless `count` samples answer what the first `count` of more samples average to."""
-        path = example_files.write(self.folder / f"{self.model}-check.jsonl", self.examples[:inputs])
-        flags = (f"--seed={self.seeds[0]}", "--each_sample")
-        whole = self.server.predict(self.model, path, *flags, f"--samples={2 * count}")
-        part = self.server.predict(self.model, path, *flags, f"--samples={count}")
-        for a, b in zip(whole, part):
-            if not np.array_equal(a.samples[:count], b.samples):
-                raise RuntimeError(f"{self.model}: the first samples of an ensemble depend on its size")
+    def free(self, one_sample):
+        """Without a cap: ensembles of every size, and how the density of an input follows the input and the draw.
+        -> (numbers, density [inputs])"""
+        found = self.ask((), f"--samples={','.join(map(str, SAMPLES))}")["settings"][1:]
+        rows = [scores(setting["quality_by_repeat"], "accuracy", "accuracy_by_seed", samples=setting["samples"])
+                for setting in found]
+        self.say(f"{self.model}: " + ", ".join(f"{row['samples']} samples {row['accuracy']:.4f}" for row in rows))
+        path, flags = self.write(self.examples), (f"--samples={max(SAMPLES)}", "--each_sample", "--layer_stats")
+        by_seed = [self.server.predict(self.model, path, f"--seed={seed}", *flags) for seed in self.seeds]
+        density = np.array([[a.edges / a.pairs for a in answers] for answers in by_seed]).mean(0)
+        expected = np.array([[a.expected / a.pairs for a in answers] for answers in by_seed]).mean(0)
+        draws = np.concatenate([[a.sample_edges / a.pairs for a in answers] for answers in by_seed], 1)
+        between, within, ratio = statistics.adaptivity(expected, draws)
+        return {"one_sample": one_sample, "samples": rows,
+                "edges": float(np.mean([a.edges for answers in by_seed for a in answers])),
+                "pairs": float(np.mean(self.pairs)), "density": float(density.mean()),
+                "density_min": float(density.min()), "density_max": float(density.max()),
+                "density_by_input": [round(float(d), 5) for d in expected], "between_inputs_sd": between,
+                "within_input_sd": within, "adaptivity": ratio, "draws_per_input": int(draws.shape[1])}, density
 
     def times(self, caps, rounds, inputs):
         """Milliseconds of compute, one request at a time; the settings take turns, so that other load hits all alike.
 
         caps: {name: density} -> {name: what was measured}, with "dense" and "as drawn" first
         """
-        path = example_files.write(self.folder / f"{self.model}-times.jsonl", self.examples[:inputs])
-        found = self.server.evaluate(self.model, path, caps.values(), f"--repeats={rounds}", "--truncate=tail")
+        found = self.ask(caps.values(), examples=self.examples[:inputs], seeds=range(1, rounds + 1))
         return {name: {"compute_ms": row["compute_ms"]["median"], "compute_ms_quartiles": row["compute_ms"]["quartiles"],
                        "speedup": row["speed"], "total_ms": row["total_ms"]["median"], "density": row["density"],
                        "calls": row["answered"]}
@@ -172,16 +134,12 @@ class Sweep:
 
 def classification(sweep):
     """sentiment, long, listops"""
-    sweep.check_prefix()
-    result = {"dense": sweep.dense()}
-    result["free"], density = sweep.free()
-    result["caps"] = sweep.caps()
-    result["half"] = sweep.half(density, result["free"]["one_sample"])
-    return result
+    dense, one_sample = sweep.one_sample()
+    free, density = sweep.free(one_sample)
+    return {"dense": dense, "free": free, "caps": sweep.caps(), "half": sweep.half(density, one_sample)}
 
 
 def tokens(sweep):
     """duplicates: every token has a label; as sampled, over all pairs, and at each cap"""
-    result = {"dense": sweep.dense(), "free": point(sweep.ask(), sweep.known)}
-    result["caps"] = sweep.caps()
-    return result
+    dense, one_sample = sweep.one_sample()
+    return {"dense": dense, "free": one_sample, "caps": sweep.caps()}

@@ -1,7 +1,7 @@
 """Loss of a language model that was trained with dense attention, under what requests put in its place."""
 from evaluation import examples as example_files
 from evaluation import statistics
-from evaluation.tables import percent, table
+from evaluation.markdown import percent, table
 
 # Of each model, what `edgewise evaluate` is told beside the model and the text; each is a run of its own.
 MODELS = {"shakespeare-llama": [("--block_pattern=local", "--block_size=16,32,64"),

@@ -5,9 +5,13 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator  # noqa: E402
 
+from evaluation import ensembles, overrides  # noqa: E402
+from evaluation.ensemble_tables import TITLES  # noqa: E402
+from evaluation.ensembles import VARIANTS  # noqa: E402
 from evaluation.tables import best_baseline  # noqa: E402
 
 COLOUR, SECOND, THIRD, GREY = "#1b6ca8", "#c4572d", "#3a7d34", "#666666"
+COLOURS = {"as bundled": COLOUR, "dense": GREY, "tuned": SECOND}
 LEAST_RANGE = 0.04     # of accuracy, so that noise looks like noise
 STYLE = {"figure.dpi": 110, "font.size": 10, "axes.spines.top": False, "axes.spines.right": False,
          "axes.grid": True, "grid.alpha": 0.3, "legend.frameon": False, "legend.fontsize": 9}
@@ -83,6 +87,52 @@ def model(entry, name, path):
         save(figure, path)
 
 
+def curve(axes, rows, x, colour, label):
+    axes.errorbar([r[x] for r in rows], [r["score"] for r in rows], [r["ci95"] for r in rows], color=colour,
+                  marker="o", capsize=3, label=label)
+
+
+def ensemble_caps_panel(axes, entry):
+    rows = [row for row in entry["caps"] if "refused" not in row]
+    curve(axes, rows, "cap", COLOUR, "capped")
+    axes.axvline(entry["free"]["density"], color=COLOUR, linestyle=":", label="density without a cap")
+    axes.axhline(entry["dense"], color=GREY, linestyle="--", label="dense attention")
+    axes.set_xscale("log")
+    percents(axes.xaxis, [row["cap"] for row in rows])
+    axes.set_xlabel("cap on density (% of all pairs)")
+
+
+def samples_panel(axes, entry):
+    curves = {"as bundled": entry["ensemble"], **entry.get("variants", {})}
+    for name, one in curves.items():
+        title = VARIANTS.get(name, "SSA, as bundled")
+        curve(axes, one["samples"], "samples", COLOURS[name], f"{title}: samples")
+        axes.axhline(one["dense"], color=COLOURS[name], linestyle="--", label=f"{title}: over all pairs")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_ticks([row["samples"] for row in entry["ensemble"]["samples"]])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("samples averaged")
+
+
+def ensemble_model(entry, name, path):
+    """Models of SSA and blocks: the score against the cap, and against samples where something is drawn."""
+    with plt.rc_context(STYLE):
+        panels = [ensemble_caps_panel] + ([samples_panel] if "ensemble" in entry else [])
+        figure, axes = plt.subplots(1, len(panels), figsize=(5.2 * len(panels) + 0.4, 4.8), squeeze=False)
+        for one, panel in zip(axes[0], panels):
+            panel(one, entry)
+            one.set_ylabel(TITLES[entry["metric"]])
+            if entry["metric"] == "accuracy":
+                percents(one.yaxis)
+                one.set_ylabel("accuracy (%)")
+            one.set_title(f"{name}: {TITLES[entry['metric']]} against " +
+                          ("the edge budget" if panel is ensemble_caps_panel else "samples"), fontsize=10)
+            one.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncol=1, handlelength=1.8)
+        save(figure, path)
+
+
 def density(models, path):
     """Expected density of every input; the bar is one standard deviation of the draw."""
     chosen = {name: entry for name, entry in models.items() if "adaptivity" in entry.get("free", {})}
@@ -133,11 +183,9 @@ def draw(models, folder):
     """-> names of the files written"""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    from evaluation import ensemble_plots, ensembles, overrides     # they use this module
-
     for name, entry in models.items():
         if "skipped" not in entry and name not in overrides.MODELS:
-            (ensemble_plots.model if name in ensembles.MODELS else model)(entry, name, folder / f"{name}.png")
+            (ensemble_model if name in ensembles.MODELS else model)(entry, name, folder / f"{name}.png")
             written.append(f"{name}.png")
             if entry.get("times"):
                 times(entry, folder / f"{name}-times.png")

@@ -16,15 +16,11 @@ EVALUATE_SECONDS = 3600
 
 @dataclasses.dataclass
 class Answer:
-    """One input's answer. Fields of samples are empty unless each_sample was asked for."""
-    labels: np.ndarray         # [1], or [tokens] with -1 at pads
-    samples: np.ndarray        # [samples, labels] probabilities
-    sample_edges: np.ndarray   # [samples]
+    """The edges of one input's answer."""
+    sample_edges: np.ndarray   # [samples]; empty unless each_sample was asked for
     edges: float               # mean per sample
     pairs: int
     expected: float            # 0 unless layer_stats was asked for
-    capped: bool
-    device: str
 
 
 def parse(line):
@@ -33,13 +29,9 @@ def parse(line):
     if "error" in response:
         raise RuntimeError(f"input {response['input']}: {response['error']['code']}: {response['error']['message']}")
     prediction, = response["predictions"]
-    tokens, edges, outputs = prediction["tokens"], prediction["edges"], prediction["sample_outputs"]
-    labels = [-1 if t["pad"] else t["label_id"] for t in tokens] if tokens else [prediction["label_id"]]
-    return Answer(
-        labels=np.array(labels), samples=np.array([o["probabilities"] for o in outputs], float),
-        sample_edges=np.array([float(o["edges"]) for o in outputs]), edges=float(edges["edges"]),
-        pairs=int(edges["pairs"]), expected=float(edges["expected_edges"]), capped=edges["capped"],
-        device=response["device"])
+    edges = prediction["edges"]
+    return Answer(sample_edges=np.array([float(output["edges"]) for output in prediction["sample_outputs"]]),
+                  edges=float(edges["edges"]), pairs=int(edges["pairs"]), expected=float(edges["expected_edges"]))
 
 
 class Server:

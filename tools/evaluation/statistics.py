@@ -27,15 +27,6 @@ def wilson(right, total):
     return middle - half, middle + half
 
 
-def prefix_labels(samples, count):
-    """Labels of an ensemble of the first `count` samples. samples [inputs, samples, labels] -> [inputs]"""
-    return np.asarray(samples)[:, :count].mean(1).argmax(1)
-
-
-def accuracy(labels, truth):
-    return float((np.asarray(labels) == np.asarray(truth)).mean())
-
-
 def adaptivity(expected, sampled):
     """How much the density follows the input, and how much the draw.
 

@@ -1,36 +1,11 @@
 """The tables of examples/README.md, made of results.json. Pure: text in, text out."""
 import re
 
+from evaluation import ensemble_tables, ensembles, overrides
+from evaluation.markdown import accuracy_text, cap_text, count_text, percent, skipped, table
+
 NAMES = ("duplicates", "sentiment", "long", "listops")
 TARGET_LOSS, TARGET_ADAPTIVITY = 0.01, 3.0
-
-
-def percent(share, digits=1):
-    return f"{100 * share:.{digits}f} %"
-
-
-def cap_text(cap):
-    return f"{100 * cap:g} %"
-
-
-def accuracy_text(row):
-    """"82.1 ± 0.3 %", or "82.1 %" where there is one value only"""
-    return f"{100 * row['accuracy']:.1f} ± {100 * row['ci95']:.1f} %" if row.get("ci95") is not None else \
-        percent(row["accuracy"])
-
-
-def count_text(value):
-    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
-
-
-def table(heading, rows):
-    """Markdown; the first column to the left, the others to the right."""
-    lines = ["| " + " | ".join(heading) + " |", "|---|" + "--:|" * (len(heading) - 1)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
-
-
-def skipped(entry):
-    return f"Not measured: {entry['skipped']}."
 
 
 def free_point(entry):
@@ -179,8 +154,6 @@ def times(entry):
 
 def block(name, models):
     """The text of one marked block."""
-    from evaluation import ensemble_tables, ensembles, overrides    # they use this module
-
     if name in ("summary", "targets", "density", "keeps", "ensembles"):
         return {"summary": summary, "targets": targets, "density": density, "keeps": keeps,
                 "ensembles": ensemble_tables.summary}[name](models)
