@@ -1,8 +1,8 @@
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
-#include "client/ensemble_math.h"
 #include "client/merge_prediction.h"
 
 namespace edgewise::internal {
@@ -33,6 +33,10 @@ absl::Status CheckEdges(std::span<const v1::Prediction* const> parts, int input)
   }
   return absl::OkStatus();
 }
+
+// A sum that is a multiple of `unit`, recovered from its mean over `samples` values: rounding undoes the division
+// exactly while the sum is below 2^51 units.
+double SumFromMean(double mean, uint32_t samples, double unit) { return std::round(mean * samples / unit) * unit; }
 
 // Mean over all samples of what `value` gives as a mean over each part's samples.
 template <typename Value>

@@ -1,12 +1,12 @@
 #include "client/merge_prediction.h"
 
-#include <cmath>
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/ensemble_math.h"
+#include "text/ensemble_math.h"
 
 namespace edgewise::internal {
 namespace {
@@ -149,30 +149,34 @@ absl::Status CheckParts(Parts parts, int input, const Shape& shape) {
   return absl::OkStatus();
 }
 
-void Round(const std::vector<double>& from, Floats* to) {
-  to->Reserve(static_cast<int>(from.size()));
-  for (double value : from) to->Add(static_cast<float>(value));
+// The mean of each column, as floats, and the standard deviations. Returns the means before rounding.
+std::vector<double> FillMoments(const Rows& rows, size_t columns, Floats* means, Floats* stddev) {
+  std::vector<double> exact(columns);
+  for (size_t c = 0; c < columns; ++c) {
+    exact[c] = ensemble::Mean<float>(rows, c);
+    means->Add(static_cast<float>(exact[c]));
+    if (stddev != nullptr) stddev->Add(static_cast<float>(ensemble::StandardDeviation(rows, c, exact[c])));
+  }
+  return exact;
 }
 
 // Fills what Prediction and TokenPrediction share. rows: one per sample, `labels` probabilities each.
 template <typename Message>
 void FillLabels(const Rows& rows, const Rows& logits, size_t labels, bool multi_label, const LabelNames& names,
                 Message* merged) {
-  const Moments moments = ComputeMoments(rows, labels);
-  Round(moments.mean, merged->mutable_probabilities());
-  merged->mutable_stddev()->Add(moments.stddev.begin(), moments.stddev.end());
-  merged->set_predictive_entropy(Entropy(moments.mean, multi_label));
-  merged->set_mutual_information(MutualInformation(merged->predictive_entropy(), rows, labels, multi_label));
-  merged->set_label_id(ArgMax(moments.mean));
+  const std::vector<double> mean = FillMoments(rows, labels, merged->mutable_probabilities(), merged->mutable_stddev());
+  merged->set_predictive_entropy(ensemble::Entropy<double>(mean, multi_label));
+  merged->set_mutual_information(ensemble::MutualInformation(merged->predictive_entropy(), rows, labels, multi_label));
+  merged->set_label_id(static_cast<int>(std::max_element(mean.begin(), mean.end()) - mean.begin()));
   merged->set_label(names.Name(merged->label_id()));
-  if (!logits.empty()) Round(ComputeMoments(logits, labels).mean, merged->mutable_logits());
+  if (!logits.empty()) FillMoments(logits, labels, merged->mutable_logits(), nullptr);
 }
 
 // The k most probable labels; the probabilities are merged.
 template <typename Message>
 void FillTop(int k, const LabelNames& names, Message* merged) {
   const std::span<const float> rounded(merged->probabilities().data(), merged->probabilities_size());
-  for (int id : LargestFirst(rounded, k)) {
+  for (int id : ensemble::LargestFirst(rounded, k)) {
     v1::Prediction::Top* top = merged->add_top();
     top->set_label_id(id);
     top->set_label(names.Name(id));
@@ -182,13 +186,9 @@ void FillTop(int k, const LabelNames& names, Message* merged) {
 
 // The mean of the samples' pooled rows, of length 1 where the parts are.
 void FillEmbedding(const Rows& rows, size_t size, bool normalized, v1::Prediction* merged) {
-  const Moments moments = ComputeMoments(rows, size);
-  merged->mutable_stddev()->Add(moments.stddev.begin(), moments.stddev.end());
   Floats means;
-  Round(moments.mean, &means);
-  double squares = 0.0;
-  for (const float mean : means) squares += static_cast<double>(mean) * mean;
-  const double length = normalized && squares > 0.0 ? std::sqrt(squares) : 1.0;
+  FillMoments(rows, size, &means, merged->mutable_stddev());
+  const double length = normalized ? ensemble::Length({means.data(), size}) : 1.0;
   for (const float mean : means) merged->add_embedding(static_cast<float>(mean / length));
   merged->set_normalized(normalized);
 }
@@ -230,13 +230,11 @@ absl::StatusOr<v1::Prediction> MergePrediction(Parts parts, int input, std::span
     std::vector<const double*> rows;
     for (const v1::SampleOutput& sample : merged.sample_outputs()) rows.push_back(sample.token_probabilities().data());
     merged.set_scored_tokens(static_cast<uint32_t>(shape.scored));
-    merged.set_log_likelihood(LogLikelihood(rows, shape.scored));
-    merged.set_perplexity(Perplexity(merged.log_likelihood(), shape.scored));
+    merged.set_log_likelihood(ensemble::LogLikelihood(rows, shape.scored));
+    merged.set_perplexity(ensemble::Perplexity(merged.log_likelihood(), shape.scored));
   }
   if (shape.values > 0) {
-    const Moments moments = ComputeMoments(SampleRows(merged, 0, values), shape.values);
-    Round(moments.mean, merged.mutable_values());
-    merged.mutable_stddev()->Add(moments.stddev.begin(), moments.stddev.end());
+    FillMoments(SampleRows(merged, 0, values), shape.values, merged.mutable_values(), merged.mutable_stddev());
   }
   if (shape.embedding > 0) {
     auto pooled = [](const v1::SampleOutput& s) -> const Floats& { return s.embedding(); };

@@ -4,78 +4,47 @@
 #include <cmath>
 
 #include "model/forward/softmax.h"
+#include "text/ensemble_math.h"
 
 namespace edgewise {
 namespace {
 
-// The entropy of one distribution over the labels; with `multi_label`, the sum over the labels of that of yes and no.
-double Entropy(const double* q, int32_t count, bool multi_label) {
-  double entropy = 0.0;
-  for (int32_t c = 0; c < count; ++c) {
-    if (!multi_label) {
-      if (q[c] > 0.0) entropy -= q[c] * std::log(q[c]);
-    } else if (q[c] > 0.0 && q[c] < 1.0) {
-      entropy -= q[c] * std::log(q[c]) + (1.0 - q[c]) * std::log1p(-q[c]);
-    }
-  }
-  return entropy;
+// The numbers of the first `count` samples from `first` on.
+template <typename Number>
+std::vector<const Number*> Rows(const std::vector<SampleResult>& samples, uint32_t count,
+                                std::vector<Number> SampleResult::*field, size_t first) {
+  std::vector<const Number*> rows(count);
+  for (uint32_t s = 0; s < count; ++s) rows[s] = (samples[s].*field).data() + first;
+  return rows;
 }
 
-// Mean over the first `count` samples of element `index` of a field: double sums in sample order.
-template <typename Field>
-double Mean(const std::vector<SampleResult>& samples, uint32_t count, Field field, size_t index) {
-  double sum = 0.0;
-  for (uint32_t s = 0; s < count; ++s) sum += (samples[s].*field)[index];
-  return sum / count;
-}
-
-double StandardDeviation(const std::vector<SampleResult>& samples, uint32_t count, size_t index, double mean) {
-  if (count < 2) return 0.0;
-  double squares = 0.0;
-  for (uint32_t s = 0; s < count; ++s) {
-    const double difference = samples[s].probabilities[index] - mean;
-    squares += difference * difference;
-  }
-  return std::sqrt(squares / (count - 1));
-}
-
-// ln of the mean probability of every scored token, summed in order.
 void CombineTokens(InputResult& result) {
   const size_t scored = result.sample_results[0].token_probabilities.size();
-  result.log_likelihood = 0.0;
-  for (size_t t = 0; t < scored; ++t) {
-    result.log_likelihood +=
-        std::log(Mean(result.sample_results, result.samples, &SampleResult::token_probabilities, t));
-  }
-  result.perplexity = scored == 0 ? 1.0 : std::exp(-result.log_likelihood / static_cast<double>(scored));
+  const auto rows = Rows(result.sample_results, result.samples, &SampleResult::token_probabilities, 0);
+  result.log_likelihood = ensemble::LogLikelihood(rows, scored);
+  result.perplexity = ensemble::Perplexity(result.log_likelihood, scored);
   // Logits far apart, though finite, leave a token a probability of 0.
   if (!std::isfinite(result.log_likelihood) || !std::isfinite(result.perplexity)) result.status = NonFiniteOutput();
 }
 
 void CombineRow(InputResult& result, int32_t row) {
-  const int32_t labels = result.labels;
-  const size_t first = static_cast<size_t>(row) * labels;
+  const size_t labels = static_cast<size_t>(result.labels), first = row * labels;
+  const auto rows = Rows(result.sample_results, result.samples, &SampleResult::probabilities, first);
+  const auto logits = Rows(result.sample_results, result.samples, &SampleResult::logits, first);
   std::vector<double> mean(labels);
-  for (int32_t c = 0; c < labels; ++c) {
-    mean[c] = Mean(result.sample_results, result.samples, &SampleResult::probabilities, first + c);
+  for (size_t c = 0; c < labels; ++c) {
+    mean[c] = ensemble::Mean<float>(rows, c);
     result.probabilities[first + c] = static_cast<float>(mean[c]);
-    result.logits[first + c] =
-        static_cast<float>(Mean(result.sample_results, result.samples, &SampleResult::logits, first + c));
-    result.stddev[first + c] =
-        static_cast<float>(StandardDeviation(result.sample_results, result.samples, first + c, mean[c]));
+    result.logits[first + c] = static_cast<float>(ensemble::Mean<float>(logits, c));
+    result.stddev[first + c] = static_cast<float>(ensemble::StandardDeviation(rows, c, mean[c]));
   }
   if (result.regression) return;
   const auto largest = std::max_element(mean.begin(), mean.end());
   if (!(*largest > 0.0) && !result.multi_label) return;  // a pad
   result.label_id[row] = static_cast<int32_t>(largest - mean.begin());
-  result.predictive_entropy[row] = Entropy(mean.data(), labels, result.multi_label);
-  double sample_entropy = 0.0;
-  for (uint32_t s = 0; s < result.samples; ++s) {
-    const auto begin = result.sample_results[s].probabilities.begin() + static_cast<int64_t>(first);
-    const std::vector<double> probabilities(begin, begin + labels);
-    sample_entropy += Entropy(probabilities.data(), labels, result.multi_label);
-  }
-  result.mutual_information[row] = std::max(0.0, result.predictive_entropy[row] - sample_entropy / result.samples);
+  result.predictive_entropy[row] = ensemble::Entropy<double>(mean, result.multi_label);
+  result.mutual_information[row] =
+      ensemble::MutualInformation(result.predictive_entropy[row], rows, labels, result.multi_label);
 }
 
 }  // namespace
@@ -120,14 +89,15 @@ void CombineSamples(InputResult& result) {
 
 uint32_t ConvergedSamples(const InputResult& result, double tolerance) {
   const std::vector<SampleResult>& samples = result.sample_results;
-  // The sums of Mean, in the same order, carried from k to k + 1.
+  // The sums of ensemble::Mean, in the same order, carried from k to k + 1.
   std::vector<double> sums(static_cast<size_t>(result.rows) * result.labels, 0.0);
   for (uint32_t k = 1; k <= samples.size(); ++k) {
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += samples[k - 1].probabilities[i];
     if (k < 4) continue;
     bool converged = true;
+    const auto rows = Rows(samples, k, &SampleResult::probabilities, 0);
     const auto check = [&](size_t index) {
-      const double deviation = StandardDeviation(samples, k, index, sums[index] / k);
+      const double deviation = ensemble::StandardDeviation(rows, index, sums[index] / k);
       converged &= deviation / std::sqrt(static_cast<double>(k)) < tolerance;
     };
     for (size_t first = 0; converged && first < sums.size(); first += result.labels) {

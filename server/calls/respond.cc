@@ -1,14 +1,13 @@
 #include "server/calls/respond.h"
 
-#include <algorithm>
-#include <cmath>
-#include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/draw.h"
 #include "server/build_id.h"
 #include "server/validate/settings.h"
+#include "text/ensemble_math.h"
 
 namespace edgewise::server {
 namespace {
@@ -59,15 +58,9 @@ void FillRow(const ModelConfig& config, const HfTokenizer* tokenizer, const Inpu
 template <typename Message>
 void FillTop(const ModelConfig& config, const HfTokenizer* tokenizer, const InputResult& result, int32_t row,
              uint32_t top_k, Message& message) {
-  const float* probabilities = &result.probabilities[static_cast<size_t>(row) * static_cast<size_t>(result.labels)];
-  std::vector<int32_t> order(static_cast<size_t>(result.labels));
-  std::iota(order.begin(), order.end(), 0);
-  const auto end = order.begin() + std::min<int64_t>(result.labels, top_k);
-  std::partial_sort(order.begin(), end, order.end(), [&](int32_t a, int32_t b) {
-    return probabilities[a] != probabilities[b] ? probabilities[a] > probabilities[b] : a < b;
-  });
-  order.erase(end, order.end());
-  for (const int32_t id : order) {
+  const size_t labels = static_cast<size_t>(result.labels);
+  const auto probabilities = std::span(result.probabilities).subspan(static_cast<size_t>(row) * labels, labels);
+  for (const int32_t id : ensemble::LargestFirst(probabilities, top_k)) {
     v1::Prediction::Top* top = message.add_top();
     top->set_label_id(id);
     top->set_label(LabelName(config, tokenizer, id));
@@ -81,15 +74,13 @@ uint32_t EmbeddingSize(const ModelConfig& config, uint32_t dimensions) {
 }
 
 // The first `dimensions` numbers of the vector (0: as many as the model gives), and then, where the model or the
-// request asks for it, of length 1. The client library merges parts with the same arithmetic
-// (edgewise/client/ensemble.h).
+// request asks for it, of length 1.
 void FillEmbedding(const ModelConfig& config, const InputResult& result, uint32_t dimensions,
                    v1::Prediction& prediction) {
   const size_t size = EmbeddingSize(config, dimensions);
-  double squares = 0.0;
-  for (size_t i = 0; i < size; ++i) squares += static_cast<double>(result.probabilities[i]) * result.probabilities[i];
   prediction.set_normalized(config.normalize || dimensions > 0);
-  const double length = prediction.normalized() && squares > 0.0 ? std::sqrt(squares) : 1.0;
+  const auto numbers = std::span(result.probabilities).first(size);
+  const double length = prediction.normalized() ? ensemble::Length(numbers) : 1.0;
   for (size_t i = 0; i < size; ++i) {
     prediction.add_embedding(static_cast<float>(result.probabilities[i] / length));
     prediction.add_stddev(result.stddev[i]);
