@@ -67,7 +67,7 @@ void FromCmyk(const std::vector<uint8_t>& cmyk, std::vector<uint8_t>& rgb) {
 absl::StatusOr<ImageHeader> ReadImageHeader(const std::string& bytes) {
   ASSIGN_OR_RETURN(const CodecHeader header, ReadHeader(bytes));
   ImageHeader image{static_cast<int32_t>(header.width), static_cast<int32_t>(header.height)};
-  const uint64_t decoded = header.channels == 3 ? 0 : header.channels;
+  const uint64_t decoded = header.channels == 4 ? 4 : 0;
   // Coefficients stand in blocks of up to 32 x 32 pixels.
   const uint64_t blocks = uint64_t{header.width + 31} * (header.height + 31);
   image.bytes = image.pixels() * (3 + decoded) + (header.progressive ? blocks * kScanBytes : 0) + kCodecBytes;
@@ -80,20 +80,15 @@ absl::StatusOr<RgbImage> DecodeImage(const std::string& bytes) {
     const size_t pixels = size_t{header.width} * header.height;
     RgbImage image{static_cast<int32_t>(header.width), static_cast<int32_t>(header.height), {}};
     image.pixels.resize(3 * pixels);
-    std::vector<uint8_t> others(header.channels == 3 ? 0 : header.channels * pixels);
-    uint8_t* room = others.empty() ? image.pixels.data() : others.data();
+    std::vector<uint8_t> cmyk(header.channels == 4 ? 4 * pixels : 0);
+    uint8_t* room = cmyk.empty() ? image.pixels.data() : cmyk.data();
     CodecError error;
-    Palette palette;
     if (Begins(bytes, kPng)) {
-      if (!DecodePng(Data(bytes), bytes.size(), room, palette, error)) return Broken("PNG", error);
+      if (!DecodePng(Data(bytes), bytes.size(), room, error)) return Broken("PNG", error);
     } else if (!DecodeJpeg(Data(bytes), bytes.size(), room, error)) {
       return Broken("JPEG", error);
     }
-    if (header.channels == 4) FromCmyk(others, image.pixels);
-    for (size_t i = 0; header.channels == 1 && i < image.pixels.size(); ++i) {
-      const uint8_t value = others[i / 3];
-      image.pixels[i] = palette.used ? palette.colours[3 * value + i % 3] : value;
-    }
+    if (header.channels == 4) FromCmyk(cmyk, image.pixels);
     return image;
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("has no room in memory as pixels");

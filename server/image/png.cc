@@ -1,111 +1,93 @@
-#include <png.h>
+#include <spng.h>
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
+#include <string_view>
 
 #include "server/image/codec.h"
 
 namespace edgewise::server {
 namespace {
 
-struct Input {
-  const uint8_t* next = nullptr;
-  size_t left = 0;
+// The signature and the chunks of the pixels: profiles, texts and transparency are skipped, so none is unpacked.
+struct Source {
+  const uint8_t* next;
+  size_t left;       // bytes
+  size_t chunk = 8;  // of them before the next chunk; the signature at first
 };
 
-[[noreturn]] void OnError(png_structp png, png_const_charp message) {
-  auto* error = static_cast<CodecError*>(png_get_error_ptr(png));
-  std::strncpy(error->message, message, sizeof error->message - 1);
-  std::longjmp(error->place, 1);
-}
-
-void OnWarning(png_structp, png_const_charp) {}
-
-void OnRead(png_structp png, png_bytep to, size_t size) {
-  auto* input = static_cast<Input*>(png_get_io_ptr(png));
-  if (size > input->left) png_error(png, "the file ends early");
-  std::memcpy(to, input->next, size);
-  input->next += size;
-  input->left -= size;
-}
-
-// Reads up to the pixels.
-void ReadInfo(png_structp png, png_infop info, Input& input) {
-  png_set_read_fn(png, &input, OnRead);
-  png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // ReadHeader compares with ours, and says so
-  png_set_chunk_malloc_max(png, 1 << 20);
-  // Only the chunks of the pixels are read: profiles, texts and transparency are skipped, so none is unpacked.
-  png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
-  png_read_info(png, info);
-}
-
-void FillHeader(png_structp png, png_infop info, CodecHeader& header) {
-  header.width = png_get_image_width(png, info);
-  header.height = png_get_image_height(png, info);
-  const int colour = png_get_color_type(png, info);
-  header.channels = colour == PNG_COLOR_TYPE_RGB || colour == PNG_COLOR_TYPE_RGB_ALPHA ? 3 : 1;
-  header.gray_16_bits = colour == PNG_COLOR_TYPE_GRAY && png_get_bit_depth(png, info) == 16;
-}
-
-void ReadPixels(png_structp png, png_infop info, const CodecHeader& header, uint8_t* pixels, Palette& palette) {
-  const int colour = png_get_color_type(png, info);
-  if (colour == PNG_COLOR_TYPE_PALETTE) {
-    // Colours beyond the palette stay black, as Pillow has them.
-    png_colorp colours = nullptr;
-    int count = 0;
-    png_get_PLTE(png, info, &colours, &count);
-    for (int i = 0; i < count; ++i) {
-      palette.colours[3 * i] = colours[i].red;
-      palette.colours[3 * i + 1] = colours[i].green;
-      palette.colours[3 * i + 2] = colours[i].blue;
-    }
-    palette.used = true;
-    png_set_packing(png);  // one index a byte
-  } else {
-    png_set_expand_gray_1_2_4_to_8(png);
-    png_set_strip_16(png);  // the high byte
-    png_set_strip_alpha(png);
+// Whole chunks that the pixels do not need; IEND is the end.
+void SkipChunks(Source& source) {
+  while (source.left >= 8) {
+    const uint8_t* at = source.next;
+    const size_t length = size_t{at[0]} << 24 | at[1] << 16 | at[2] << 8 | at[3];
+    const size_t whole = std::min(12 + length, source.left);
+    const std::string_view name(reinterpret_cast<const char*>(at) + 4, 4);
+    if (name == "IEND") source.left = 0;
+    source.chunk = std::min(whole, source.left);
+    if ((name[0] & 0x20) == 0) return;  // critical
+    source.next += whole;
+    source.left -= whole;
   }
-  const int passes = png_set_interlace_handling(png);
-  png_read_update_info(png, info);
-  const size_t stride = png_get_rowbytes(png, info);
-  const uint32_t height = png_get_image_height(png, info);
-  if (stride != size_t{header.width} * header.channels || height != header.height) png_error(png, "its rows differ");
-  for (int pass = 0; pass < passes; ++pass) {
-    for (uint32_t y = 0; y < height; ++y) png_read_row(png, pixels + y * stride, nullptr);
-  }
+  source.chunk = source.left;
 }
 
-// Reads the header, and the pixels where there is room for them.
-bool Read(const uint8_t* bytes, size_t size, CodecHeader& header, uint8_t* pixels, Palette* palette,
-          CodecError& error) {
-  png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &error, OnError, OnWarning);
-  png_infop info = png == nullptr ? nullptr : png_create_info_struct(png);
-  if (info == nullptr) {
-    png_destroy_read_struct(&png, nullptr, nullptr);
-    std::strncpy(error.message, "out of memory", sizeof error.message - 1);
-    return false;
+int OnRead(spng_ctx*, void* user, void* to, size_t size) {
+  Source& source = *static_cast<Source*>(user);
+  for (auto* out = static_cast<uint8_t*>(to); size > 0;) {
+    if (source.chunk == 0) SkipChunks(source);
+    const size_t bytes = std::min({size, source.chunk, source.left});
+    if (bytes == 0) return SPNG_IO_EOF;
+    std::memcpy(out, source.next, bytes);
+    out += bytes;
+    size -= bytes;
+    source.next += bytes;
+    source.left -= bytes;
+    source.chunk -= bytes;
   }
-  Input input{bytes, size};
-  if (setjmp(error.place) != 0) {  // NOLINT(cert-err52-cpp): as libpng reports errors
-    png_destroy_read_struct(&png, &info, nullptr);
-    return false;
-  }
-  ReadInfo(png, info, input);
-  FillHeader(png, info, header);
-  if (pixels != nullptr) ReadPixels(png, info, header, pixels, *palette);
-  png_destroy_read_struct(&png, &info, nullptr);
-  return true;
+  return 0;
+}
+
+// Reads the header, and the pixels where there is room for them. 0, or the library's code.
+int Read(const uint8_t* bytes, size_t size, CodecHeader& header, uint8_t* pixels) {
+  const std::unique_ptr<spng_ctx, decltype(&spng_ctx_free)> png(spng_ctx_new(0), &spng_ctx_free);
+  if (png == nullptr) return SPNG_EMEM;
+  Source source{bytes, size};
+  spng_ihdr found;
+  int error = spng_set_png_stream(png.get(), OnRead, &source);
+  if (error == 0) error = spng_get_ihdr(png.get(), &found);
+  if (error != 0) return error;
+  header.width = found.width;
+  header.height = found.height;
+  header.channels = 3;
+  header.gray_16_bits = found.color_type == SPNG_COLOR_TYPE_GRAYSCALE && found.bit_depth == 16;
+  if (pixels == nullptr) return 0;
+  error = spng_decode_image(png.get(), pixels, size_t{3} * found.width * found.height, SPNG_FMT_RGB8, 0);
+  // The checksum of the last pixels is compared on the way to what follows them, which may be missing.
+  if (error == 0 && spng_decode_chunks(png.get()) == SPNG_ECHUNK_CRC) error = SPNG_ECHUNK_CRC;
+  return error;
+}
+
+// Whether there is none.
+bool Check(int code, CodecError& error) {
+  if (code == 0) return true;
+  const char* message = code == SPNG_IO_EOF      ? "the file ends early"
+                        : code == SPNG_EOVERFLOW ? "its size is out of range"
+                                                 : spng_strerror(code);
+  std::strncpy(error.message, message, sizeof error.message - 1);
+  return false;
 }
 
 }  // namespace
 
 bool ReadPngHeader(const uint8_t* bytes, size_t size, CodecHeader& header, CodecError& error) {
-  return Read(bytes, size, header, nullptr, nullptr, error);
+  return Check(Read(bytes, size, header, nullptr), error);
 }
 
-bool DecodePng(const uint8_t* bytes, size_t size, uint8_t* pixels, Palette& palette, CodecError& error) {
+bool DecodePng(const uint8_t* bytes, size_t size, uint8_t* pixels, CodecError& error) {
   CodecHeader header;
-  return Read(bytes, size, header, pixels, &palette, error);
+  return Check(Read(bytes, size, header, pixels), error);
 }
 
 }  // namespace edgewise::server
