@@ -1,16 +1,10 @@
 #include "server/observe/log.h"
 
-#include <spdlog/details/null_mutex.h>
-#include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/base_sink.h>
-#include <spdlog/spdlog.h>
-
 #include <atomic>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <deque>
-#include <memory>
 #include <thread>
 #include <utility>
 
@@ -27,37 +21,37 @@ constexpr absl::Duration kLastLines = absl::Seconds(1);
 constexpr absl::Duration kGathering = absl::Milliseconds(10);
 
 // Keeps lines until its thread writes them: those of 10 ms together, because waking a thread costs more than a line.
-class GatheringSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+class Sink {
  public:
-  GatheringSink() {
+  Sink(LogLevel least, Sink* before) : least(least), before(before) {
     std::thread([this] { Write(); }).detach();
+  }
+
+  void Add(std::string line) {
+    const absl::MutexLock lock(&mutex_);
+    lines_.push_back(std::move(line));
+    if (lines_.size() > kQueuedLines) lines_.pop_front();
   }
 
   // Whether all lines were written in time.
   bool Stop() {
-    const absl::MutexLock lock(&lines_mutex_);
+    const absl::MutexLock lock(&mutex_);
     stopping_ = true;
-    return lines_mutex_.AwaitWithTimeout(absl::Condition(&stopped_), kLastLines);
+    return mutex_.AwaitWithTimeout(absl::Condition(&stopped_), kLastLines);
   }
+
+  const LogLevel least;
+  Sink* const before;  // never freed either
 
  private:
-  void sink_it_(const spdlog::details::log_msg& message) override {
-    spdlog::memory_buf_t line;
-    const absl::MutexLock lock(&lines_mutex_);
-    formatter_->format(message, line);
-    lines_.emplace_back(line.data(), line.size());
-    if (lines_.size() > kQueuedLines) lines_.pop_front();
-  }
-  void flush_() override {}
-
   void Write() {
-    const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lines_mutex_) { return stopping_ || !lines_.empty(); };
+    const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !lines_.empty(); };
     for (bool stopping = false; !stopping;) {
       std::string text;
       {
-        const absl::MutexLock lock(&lines_mutex_);
-        lines_mutex_.Await(absl::Condition(&due));
-        lines_mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kGathering);
+        const absl::MutexLock lock(&mutex_);
+        mutex_.Await(absl::Condition(&due));
+        mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kGathering);
         for (const std::string& line : lines_) text += line;
         lines_.clear();
         stopping = stopping_;
@@ -65,43 +59,21 @@ class GatheringSink final : public spdlog::sinks::base_sink<spdlog::details::nul
       std::fwrite(text.data(), 1, text.size(), stderr);
       std::fflush(stderr);
     }
-    const absl::MutexLock lock(&lines_mutex_);
+    const absl::MutexLock lock(&mutex_);
     stopped_ = true;
   }
 
-  absl::Mutex lines_mutex_;
-  std::deque<std::string> lines_ ABSL_GUARDED_BY(lines_mutex_);
-  bool stopping_ ABSL_GUARDED_BY(lines_mutex_) = false;
-  bool stopped_ ABSL_GUARDED_BY(lines_mutex_) = false;
-};
-
-struct Logging {
-  explicit Logging(Logging* before) : before(before) {}
-
-  const std::shared_ptr<GatheringSink> sink = std::make_shared<GatheringSink>();
-  spdlog::logger logger{"edgewise", sink};
-  Logging* const before;
+  absl::Mutex mutex_;
+  std::deque<std::string> lines_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 // The last that was started; never freed, since threads of libraries may log to the end.
-std::atomic<Logging*> g_last = nullptr;
-std::atomic<Logging*> g_logging = nullptr;  // set by StartLog, cleared by StopLog
+std::atomic<Sink*> g_last = nullptr;
+std::atomic<Sink*> g_sink = nullptr;  // set by StartLog, cleared by StopLog
 
-spdlog::level::level_enum SpdlogLevel(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug:
-      return spdlog::level::debug;
-    case LogLevel::kInfo:
-      return spdlog::level::info;
-    case LogLevel::kWarning:
-      return spdlog::level::warn;
-    case LogLevel::kError:
-      return spdlog::level::err;
-    case LogLevel::kOff:
-      break;
-  }
-  return spdlog::level::off;
-}
+constexpr const char* kLevelNames[] = {"debug", "info", "warning", "error"};  // by LogLevel
 
 constexpr size_t kUsualLine = 384;  // bytes
 
@@ -161,24 +133,19 @@ void AppendNumber(double value, std::string& line) {
 
 }  // namespace
 
-void StartLog(LogLevel least) {
-  auto* const logging = new Logging(g_last);
-  logging->logger.set_level(SpdlogLevel(least));
-  logging->logger.set_pattern("{\"time\":\"%Y-%m-%dT%H:%M:%S.%eZ\",\"level\":\"%l\",%v}",
-                              spdlog::pattern_time_type::utc);
-  g_last = logging;
-  g_logging = logging;
-}
+void StartLog(LogLevel least) { g_sink = g_last = new Sink(least, g_last); }
 
 bool StopLog() {
-  Logging* const logging = g_logging.exchange(nullptr);
-  return logging == nullptr || logging->sink->Stop();
+  Sink* const sink = g_sink.exchange(nullptr);
+  return sink == nullptr || sink->Stop();
 }
 
 void Log(LogLevel level, std::string_view event, const std::vector<LogField>& fields) {
-  Logging* const logging = g_logging;
-  if (!logging || !logging->logger.should_log(SpdlogLevel(level))) return;
-  logging->logger.log(SpdlogLevel(level), spdlog::string_view_t(LogBody(event, fields)));
+  Sink* const sink = g_sink;
+  if (sink == nullptr || level < sink->least) return;
+  sink->Add(absl::StrCat("{\"time\":\"", absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()),
+                         "\",\"level\":\"", kLevelNames[static_cast<size_t>(level)], "\",", LogBody(event, fields),
+                         "}\n"));
 }
 
 std::string LogBody(std::string_view event, const std::vector<LogField>& fields) {
