@@ -1,4 +1,5 @@
-// Edge caps on every device: exact, nested, without any effect where they are slack, and charged to ledgers.
+// Edge caps on every device, of both rules of what they keep: the youngest edges, or those of the largest rates. They
+// are exact, nested, without any effect where they are slack, and charged to ledgers.
 #include <algorithm>
 #include <random>
 #include <set>
@@ -21,52 +22,77 @@ using testing::RunReference;
 using testing::SameBytes;
 using testing::Shape;
 
+constexpr DrawWay kWays[] = {DrawWay::kPairs, DrawWay::kEvents};
+constexpr KeepRule kRules[] = {KeepRule::kRandom, KeepRule::kProbable};
+
+EdgeCap Cap(KeepRule rule, uint64_t edges) {
+  EdgeCap cap;
+  cap.max_edges = edges;
+  cap.keep = rule;
+  return cap;
+}
+
+EdgeCap Probable(uint64_t edges) { return Cap(KeepRule::kProbable, edges); }
+
+std::vector<std::pair<Law, KeepRule>> LawsAndRules() {
+  std::vector<std::pair<Law, KeepRule>> all;
+  for (const Law law : kLaws) {
+    for (const KeepRule rule : kRules) all.emplace_back(law, rule);
+  }
+  return all;
+}
+
 class CapTest : public testing::DeviceTest {};
 EDGEWISE_TEST_ON(Devices, CapTest);
 
 class CpuCapTest : public testing::DeviceTest {};
 EDGEWISE_TEST_ON(Cpus, CpuCapTest);
 
-TEST_P(CapTest, KeepsTheForcedAndTheYoungestAsTheReferenceDoes) {
-  std::mt19937 random(3);
-  const int longest = Sized(150, 90);
-  for (int round = 0; round < Sized(50, 12); ++round) {
-    SCOPED_TRACE(round);
-    Shape shape;
-    shape.seed = static_cast<uint32_t>(round);
-    shape.lengths = {static_cast<int>(1 + random() % longest), static_cast<int>(1 + random() % longest), 1};
-    shape.heads = static_cast<int>(1 + random() % 3);
-    const double rates[] = {0.01, 0.1, 0.5, 1.0, 2.0};
-    shape.mean_rate = rates[random() % 5];
-    shape.spread = random() % 2 == 0 ? 0.2 : 1.0;
-    shape.gap_share = random() % 3 == 0 ? 0.3 : 0.0;
-    Case made(shape);
-    DrawnRows drawn;
-    drawn.law = static_cast<Law>(random() % 3);
-    drawn.exploration = random() % 3 == 0 ? 0.01f : 0.0f;
-    drawn.self_loops = random() % 3 == 0;
-    drawn.local_window = random() % 4 == 0 ? 4 : 0;
-    drawn.key.seed = random();
-    made.AddProblems(drawn, 0);
-    drawn.key.sample = 1;
-    made.AddProblems(drawn, 1);
-    made.problems[3].cap = 2;
-    made.problems[4].cap = -1;
-    made.AskForAll();
-    const Outcome free = RunReference(made, std::vector<EdgeCap>(3));
-    std::vector<EdgeCap> caps(3);
-    for (int32_t c = 0; c < 3; ++c) {
-      const uint64_t forced = ForcedUnder(made, c);
-      caps[c].max_edges = forced + random() % (EdgesUnder(made, free, c) - forced + 2);
+// Sequences under one cap, some under none, and caps of both rules side by side.
+TEST_P(CapTest, KeepsWhatTheReferenceKeeps) {
+  for (const KeepRule rule : kRules) {
+    std::mt19937 random(rule == KeepRule::kRandom ? 3 : 5);
+    const int longest = Sized(150, 90);
+    for (int round = 0; round < Sized(50, 12); ++round) {
+      SCOPED_TRACE(round);
+      Shape shape;
+      shape.seed = static_cast<uint32_t>(round);
+      shape.lengths = {static_cast<int>(1 + random() % longest), static_cast<int>(1 + random() % longest), 1};
+      shape.heads = static_cast<int>(1 + random() % 3);
+      const double rates[] = {0.01, 0.1, 0.5, 1.0, 2.0};
+      shape.mean_rate = rates[random() % 5];
+      shape.spread = random() % 2 == 0 ? 0.2 : 1.0;
+      shape.gap_share = random() % 3 == 0 ? 0.3 : 0.0;
+      Case made(shape);
+      DrawnRows drawn;
+      drawn.law = static_cast<Law>(random() % 3);
+      if (rule == KeepRule::kProbable) drawn.way = kWays[random() % 2];
+      drawn.exploration = random() % 3 == 0 ? 0.01f : 0.0f;
+      drawn.self_loops = random() % 3 == 0;
+      drawn.local_window = random() % 4 == 0 ? 4 : 0;
+      drawn.key.seed = random();
+      made.AddProblems(drawn, 0);
+      drawn.key.sample = 1;
+      made.AddProblems(drawn, 1);
+      made.problems[3].cap = 2;
+      made.problems[4].cap = -1;
+      made.AskForAll();
+      const Outcome free = RunReference(made, std::vector<EdgeCap>(3));
+      std::vector<EdgeCap> caps(3);
+      for (int32_t c = 0; c < 3; ++c) {
+        const uint64_t forced = ForcedUnder(made, c);
+        caps[c] = Cap(rule, forced + random() % (EdgesUnder(made, free, c) - forced + 2));
+      }
+      if (round % 3 == 0) caps[1].keep = KeepRule::kRandom;
+      ExpectReference(made, caps);
+      if (HasFailure()) return;
     }
-    ExpectReference(made, caps);
-    if (HasFailure()) return;
   }
 }
 
 // Drawn freely, under tight caps and under one far above, and not drawn.
 TEST_P(CapTest, InPartsTheBytesAreTheSame) {
-  for (const Law law : kLaws) {
+  for (const auto& [law, rule] : LawsAndRules()) {
     Shape shape;
     shape.lengths = {Sized(300, 90), Sized(150, 70)};
     Case made(shape);
@@ -75,7 +101,7 @@ TEST_P(CapTest, InPartsTheBytesAreTheSame) {
     }
     made.AddProblems(AllPairs{.causal = true});
     made.AskForAll();
-    const std::vector<EdgeCap> caps = {EdgeCap{900}, EdgeCap{1u << 20}, EdgeCap{2500}};
+    const std::vector<EdgeCap> caps = {Cap(rule, 900), Cap(rule, 1u << 20), EdgeCap{2500}};
     const Outcome whole = Run(made, caps);
     EXPECT_TRUE(whole.caps[0].capped);
     EXPECT_FALSE(whole.caps[1].capped);
@@ -88,22 +114,29 @@ TEST_P(CapTest, InPartsTheBytesAreTheSame) {
 }
 
 TEST_P(CapTest, IsExactAtOneBelowAtAndOneAboveTheFreeUse) {
+  struct Draw {
+    KeepRule rule;
+    DrawWay way;
+    double rate;
+  };
   for (const Law law : kLaws) {
-    for (const double rate : {0.02, 0.5}) {
+    for (const auto& [rule, way, rate] :
+         {Draw{KeepRule::kRandom, DrawWay::kRule, 0.02}, Draw{KeepRule::kRandom, DrawWay::kRule, 0.5},
+          Draw{KeepRule::kProbable, DrawWay::kPairs, 0.5}, Draw{KeepRule::kProbable, DrawWay::kEvents, 0.05}}) {
       Shape shape;
       shape.lengths = {Sized(150, 70), Sized(90, 33)};
       shape.mean_rate = rate;
       Case free_case(shape), made(shape);
-      const DrawnRows drawn = {.law = law, .self_loops = true};
+      const DrawnRows drawn = {.law = law, .self_loops = true, .way = way};
       free_case.AddProblems(drawn);
       made.AddProblems(drawn, 0);
       const Outcome free = Run(free_case);
       const uint64_t edges = EdgesUnder(free_case, free, -1);
-      const Outcome below = Run(made, {EdgeCap{edges - 1}});
+      const Outcome below = Run(made, {Cap(rule, edges - 1)});
       EXPECT_EQ(EdgesUnder(made, below, 0), edges - 1);
       EXPECT_TRUE(below.caps[0].capped);
       for (const uint64_t slack : {uint64_t{0}, uint64_t{1}, uint64_t{100000}, kNoCap - edges}) {
-        const Outcome at = Run(made, {EdgeCap{edges + slack}});
+        const Outcome at = Run(made, {Cap(rule, edges + slack)});
         EXPECT_EQ(EdgesUnder(made, at, 0), edges);
         EXPECT_FALSE(at.caps[0].capped);
         EXPECT_TRUE(SameBytes(at.out, free.out)) << slack;
@@ -119,25 +152,27 @@ TEST_P(CapTest, RaisingTheCapOnlyAddsEdges) {
   Case made(shape);
   made.AddProblems(DrawnRows{.law = Law::kPoissonSet, .self_loops = true}, 0);
   made.AskForAll();
-  std::set<std::tuple<size_t, size_t, size_t, int32_t>> previous;
-  for (uint64_t cap = ForcedUnder(made, 0); cap < 7000; cap = cap * 5 / 4) {
-    const Outcome outcome = Run(made, {EdgeCap{cap}});
-    std::set<std::tuple<size_t, size_t, size_t, int32_t>> edges;
-    for (size_t p = 0; p < outcome.reports.size(); ++p) {
-      for (size_t h = 0; h < outcome.reports[p].heads.size(); ++h) {
-        const HeadEdges& graph = outcome.reports[p].heads[h].graph;
-        for (size_t i = 0; i + 1 < graph.row_offsets.size(); ++i) {
-          for (int64_t e = graph.row_offsets[i]; e < graph.row_offsets[i + 1]; ++e) {
-            edges.insert({p, h, i, graph.keys[e]});
+  for (const KeepRule rule : kRules) {
+    std::set<std::tuple<size_t, size_t, size_t, int32_t>> previous;
+    for (uint64_t cap = ForcedUnder(made, 0); cap < 7000; cap = cap * 4 / 3) {
+      const Outcome outcome = Run(made, {Cap(rule, cap)});
+      std::set<std::tuple<size_t, size_t, size_t, int32_t>> edges;
+      for (size_t p = 0; p < outcome.reports.size(); ++p) {
+        for (size_t h = 0; h < outcome.reports[p].heads.size(); ++h) {
+          const HeadEdges& graph = outcome.reports[p].heads[h].graph;
+          for (size_t i = 0; i + 1 < graph.row_offsets.size(); ++i) {
+            for (int64_t e = graph.row_offsets[i]; e < graph.row_offsets[i + 1]; ++e) {
+              edges.insert({p, h, i, graph.keys[e]});
+            }
           }
         }
       }
+      if (outcome.caps[0].capped) {
+        EXPECT_EQ(edges.size(), cap);
+      }
+      EXPECT_TRUE(std::includes(edges.begin(), edges.end(), previous.begin(), previous.end())) << cap;
+      previous = edges;
     }
-    if (outcome.caps[0].capped) {
-      EXPECT_EQ(edges.size(), cap);
-    }
-    EXPECT_TRUE(std::includes(edges.begin(), edges.end(), previous.begin(), previous.end())) << cap;
-    previous = edges;
   }
 }
 
@@ -228,14 +263,15 @@ TEST_P(CapTest, ManyCapsAreKeptApart) {
 }
 
 TEST_P(CpuCapTest, ThreadsChangeNoByte) {
-  for (const Law law : {Law::kBernoulli, Law::kPoissonMulti}) {
+  for (const auto& [law, rule] : LawsAndRules()) {
+    if (law == Law::kPoissonSet) continue;
     for (const double rate : {0.02, 0.9}) {
       Shape shape;
       shape.lengths = {500, 333, 1, 96};  // work for several threads, and too little for a second
       shape.mean_rate = rate;
       Case made(shape);
       made.AddProblems(DrawnRows{.law = law}, 0);
-      const EdgeCap cap = {EdgesUnder(made, RunReference(made, {EdgeCap{}}), 0) / 2};
+      const EdgeCap cap = Cap(rule, EdgesUnder(made, RunReference(made, {EdgeCap{}}), 0) / 2);
       const Outcome one = RunOn(**Make(1), made, {cap});
       EXPECT_TRUE(one.caps[0].capped);
       for (const int threads : {2, 4}) {
@@ -276,7 +312,12 @@ TEST_P(CapTest, PatternsThatAreNotDrawnUseTheAllowanceButDropNothing) {
 
 // Layers of one sample take from its ledger what they use.
 TEST_P(CapTest, LedgersPassFromCallToCall) {
-  for (const uint64_t budget : {uint64_t{2500}, uint64_t{4000}, uint64_t{100000}}) {
+  for (const auto& [budget, rule] : {std::pair(uint64_t{2500}, KeepRule::kRandom),
+                                     {2500, KeepRule::kProbable},
+                                     {4000, KeepRule::kRandom},
+                                     {4000, KeepRule::kProbable},
+                                     {100000, KeepRule::kRandom},
+                                     {100000, KeepRule::kProbable}}) {
     uint64_t remaining[2] = {budget, budget / 2};
     std::unique_ptr<EdgeLedger> ledgers[2] = {*backend_->MakeLedger(budget), *backend_->MakeLedger(budget / 2)};
     const auto copy = *backend_->CopyLedger(*ledgers[0]);
@@ -296,10 +337,10 @@ TEST_P(CapTest, LedgersPassFromCallToCall) {
       const uint64_t most[2] = {kNoCap, 90};
       std::vector<EdgeCap> caps(2), allowed(2);
       for (int c = 0; c < 2; ++c) {
-        caps[c].max_edges = most[c];
+        caps[c] = Cap(rule, most[c]);
         caps[c].ledger = ledgers[c].get();
         caps[c].share = shares[c];
-        allowed[c].max_edges = std::min(most[c], LayerAllowance(remaining[c], shares[c]));
+        allowed[c] = Cap(rule, std::min(most[c], LayerAllowance(remaining[c], shares[c])));
       }
       const Outcome got = Run(made, caps), want = RunReference(made, allowed);
       ExpectSameReports(got, want, GetParam().weights, GetParam().expected);
@@ -309,6 +350,65 @@ TEST_P(CapTest, LedgersPassFromCallToCall) {
       }
     }
     EXPECT_EQ(*backend_->Remaining(*copy), budget);
+  }
+}
+
+// All rates are equal, or clamped to 1, so that the place of an edge alone decides; with more edges of one rate than a
+// GPU lists at once.
+TEST_P(CapTest, EdgesOfOneRateAreKeptInTheOrderOfProblemHeadQueryAndKey) {
+  for (const double rate : {0.5, 30.0}) {
+    Shape shape;
+    shape.lengths = {Sized(110, 80), 31};
+    shape.heads = 2;
+    shape.mean_rate = rate;
+    shape.spread = 0.0;
+    Case made(shape);
+    made.AddProblems(DrawnRows{.law = Law::kPoissonMulti, .self_loops = true}, 0);
+    made.AskForAll();
+    const uint64_t edges = EdgesUnder(made, RunReference(made, {EdgeCap{}}), 0), forced = ForcedUnder(made, 0);
+    for (const uint64_t drawn : {uint64_t{0}, uint64_t{1}, (edges - forced) / 3, edges - forced - 1}) {
+      ExpectReference(made, {Probable(forced + drawn)});
+    }
+  }
+}
+
+// The graph of a capped call, given back, has its bytes: multiplicities of dropped edges leave no trace.
+TEST_P(CapTest, GraphsGivenBackHaveTheSameBytes) {
+  for (const Law law : kLaws) {
+    for (const double rate : {0.1, 0.9}) {
+      Shape shape;
+      shape.lengths = {Sized(130, 70)};
+      shape.mean_rate = rate;
+      Case made(shape);
+      made.AddProblems(DrawnRows{.law = law}, 0);
+      made.AskForAll();
+      const uint64_t edges = EdgesUnder(made, RunReference(made, {EdgeCap{}}), 0);
+      for (const uint64_t cap : {uint64_t{3}, edges / 2, edges - 1}) {
+        const Outcome outcome = Run(made, {Probable(cap)});
+        const std::vector<std::vector<HeadEdges>> graphs = GraphsOf(outcome);
+        Case given(shape);
+        given.AddProblems(ExplicitEdges{.heads = &graphs[0]});
+        EXPECT_TRUE(SameBytes(Run(given).out, outcome.out)) << rate << " " << cap;
+      }
+    }
+  }
+}
+
+// So many edges that those which are beaten are dropped on the way.
+TEST_P(CpuCapTest, ManyEdgesAreDroppedOnTheWay) {
+  for (const Law law : kLaws) {
+    for (const double spread : {0.0, 0.5}) {
+      Shape shape;
+      shape.lengths = {300, 600};
+      shape.heads = 1;
+      shape.mean_rate = 0.4;
+      shape.spread = spread;
+      Case made(shape);
+      made.AddProblems(DrawnRows{.law = law, .local_window = 2}, 0);
+      made.AskForAll();
+      for (const uint64_t cap : {uint64_t{900 * 3 + 5}, uint64_t{40000}}) ExpectReference(made, {Probable(cap)});
+      if (HasFailure()) return;
+    }
   }
 }
 
