@@ -64,6 +64,24 @@ inline Generated Generate(TestServer& server, const v1::GenerateRequest& request
   return generated;
 }
 
+// A generation of which the first token has come, and how many came.
+struct Started {
+  Started(v1::InferenceService::StubInterface& stub, const v1::GenerateRequest& request)
+      : stream(stub.Generate(&context, request)) {
+    EXPECT_TRUE(stream->Read(&message)) << "no token came";
+  }
+  // Reads to the end.
+  grpc::Status Finish() {
+    while (stream->Read(&message)) ++messages;
+    return stream->Finish();
+  }
+
+  CallContext context;
+  std::unique_ptr<grpc::ClientReaderInterface<v1::GenerateResponse>> stream;
+  v1::GenerateResponse message;  // the last one
+  int messages = 1;
+};
+
 inline std::string Of(const std::string& model, const std::string& name) {
   return "edgewise_" + name + R"({model=")" + model + R"(",version="1"})";
 }

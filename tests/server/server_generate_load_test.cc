@@ -26,29 +26,19 @@ TEST(GenerateLoadTest, LongBatchDoesNotStopAGenerationAndALongGenerationDoesNotS
   slow.join();
   EXPECT_EQ(slow_status.error_code(), grpc::CANCELLED) << "the batch was over first: this test tests nothing";
 
-  CallContext long_context;
-  std::unique_ptr<GenerateStream> stream = server.stub().Generate(&long_context, LongRequest());
-  v1::GenerateResponse message;
-  ASSERT_TRUE(stream->Read(&message));
+  Started generation(server.stub(), LongRequest());
   v1::PredictResponse response;
   EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
   EXPECT_EQ(server.Metric(Of("lm-ssa-local", "generations_running")), 1.0) << "this test tests nothing";
-  long_context.TryCancel();
-  while (stream->Read(&message)) {
-  }
-  EXPECT_EQ(stream->Finish().error_code(), grpc::CANCELLED);
+  generation.context.TryCancel();
+  EXPECT_EQ(generation.Finish().error_code(), grpc::CANCELLED);
 }
 
 TEST(GenerateLoadTest, CancelledGenerationStops) {
   TestServer server;
-  CallContext context;
-  std::unique_ptr<GenerateStream> stream = server.stub().Generate(&context, LongRequest());
-  v1::GenerateResponse message;
-  ASSERT_TRUE(stream->Read(&message));
-  context.TryCancel();
-  while (stream->Read(&message)) {
-  }
-  EXPECT_EQ(stream->Finish().error_code(), grpc::CANCELLED);
+  Started generation(server.stub(), LongRequest());
+  generation.context.TryCancel();
+  EXPECT_EQ(generation.Finish().error_code(), grpc::CANCELLED);
   EXPECT_TRUE(server.WaitForMetric(Ended("lm-ssa-local", "CANCELLED"), 1));
   EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "generations_running"), 0));
   EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "requests_in_flight"), 0));
@@ -63,10 +53,7 @@ TEST(GenerateLoadTest, DeadlineEndsAGenerationThatRunsAndOneThatWaits) {
   options.clock = clock.read();
   TestServer server(options);
   auto stub = NarrowStub(server);
-  CallContext context;
-  std::unique_ptr<GenerateStream> running = stub->Generate(&context, LongRequest());
-  v1::GenerateResponse message;
-  ASSERT_TRUE(running->Read(&message));
+  Started running(*stub, LongRequest());
   Generated waited;
   std::jthread waiting([&] { waited = Generate(server, ShortRequest(), kHang); });
   EXPECT_TRUE(server.WaitForMetric(Of("lm-dense", "queue_requests"), 1));
@@ -79,9 +66,7 @@ TEST(GenerateLoadTest, DeadlineEndsAGenerationThatRunsAndOneThatWaits) {
   EXPECT_EQ(server.Metric(Of("lm-ssa-local", "generations_running")), 1.0) << "it has as long again";
   clock.Advance(kHang);
   EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "generations_running"), 0));
-  while (running->Read(&message)) {
-  }
-  const grpc::Status status = running->Finish();
+  const grpc::Status status = running.Finish();
   EXPECT_EQ(status.error_code(), grpc::DEADLINE_EXCEEDED);
   EXPECT_EQ(status.error_message(), "the deadline has passed");
 }
@@ -91,10 +76,7 @@ TEST(GenerateLoadTest, BeyondTheLimitGenerationsWaitByPriorityAndAFullLineRefuse
   options.max_generations = 1;
   options.queue.max_requests = 2;
   TestServer server(options);
-  CallContext running_context;
-  std::unique_ptr<GenerateStream> running = server.stub().Generate(&running_context, LongRequest());
-  v1::GenerateResponse message;
-  ASSERT_TRUE(running->Read(&message));
+  Started running(server.stub(), LongRequest());
   std::array<uint64_t, 4> waited_us = {};  // by priority
   std::vector<std::jthread> clients;
   for (const int priority : {3, 1}) {
@@ -113,7 +95,7 @@ TEST(GenerateLoadTest, BeyondTheLimitGenerationsWaitByPriorityAndAFullLineRefuse
   EXPECT_THAT(refused.status.error_details(), ::testing::HasSubstr("google.rpc.RetryInfo"));
   v1::PredictResponse response;
   EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
-  running_context.TryCancel();
+  running.context.TryCancel();
   for (std::jthread& client : clients) client.join();
   EXPECT_GT(waited_us[1], 0u);
   EXPECT_GT(waited_us[3], waited_us[1]) << "it came first and went last";
@@ -124,17 +106,15 @@ TEST(GenerateLoadTest, CachesThatDoNotFitTogetherWaitForEachOther) {
   options.limits.max_cache_bytes =
       400000;  // a page has 64 positions of 128 bytes: 17 are 139,264 bytes, 41 are 335,872
   TestServer server(options);
-  CallContext context;
-  std::unique_ptr<GenerateStream> stream = server.stub().Generate(&context, LongRequest());
-  v1::GenerateResponse message;
-  ASSERT_TRUE(stream->Read(&message));
+  Started first(server.stub(), LongRequest());
   v1::GenerateRequest other = LongRequest();
   other.mutable_ensemble()->set_samples(40);
   CallContext other_context;
   std::unique_ptr<GenerateStream> waits = server.stub().Generate(&other_context, other);
   EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "queue_requests"), 1));
   EXPECT_EQ(server.Metric(Of("lm-ssa-local", "generations_running")), 1.0);
-  context.TryCancel();
+  first.context.TryCancel();
+  v1::GenerateResponse message;
   EXPECT_TRUE(waits->Read(&message)) << "it starts once there is room";
   other_context.TryCancel();
 }
@@ -177,10 +157,7 @@ TEST(GenerateLoadTest, ClientThatNeverReadsLosesItsPlace) {
   options.clock = clock.read();
   TestServer server(options);
   auto stub = NarrowStub(server);
-  CallContext context;
-  std::unique_ptr<GenerateStream> stream = stub->Generate(&context, ShortRequest("lm-dense", 4096));
-  v1::GenerateResponse message;
-  ASSERT_TRUE(stream->Read(&message));
+  Started generation(*stub, ShortRequest("lm-dense", 4096));
   Generated other;
   std::jthread waiting([&] { other = Generate(server, ShortRequest()); });  // for the only place
   EXPECT_TRUE(server.WaitForMetric(Of("lm-dense", "queue_requests"), 1));
@@ -188,12 +165,10 @@ TEST(GenerateLoadTest, ClientThatNeverReadsLosesItsPlace) {
   clock.Advance(options.unread_timeout);
   waiting.join();
   EXPECT_TRUE(other.status.ok()) << other.status.error_message();
-  int messages = 1;
-  while (stream->Read(&message)) ++messages;
-  const grpc::Status status = stream->Finish();
+  const grpc::Status status = generation.Finish();
   EXPECT_EQ(status.error_code(), grpc::CANCELLED);
   EXPECT_EQ(status.error_message(), "the client took no token for 30 s");
-  EXPECT_LT(messages, 4096);
+  EXPECT_LT(generation.messages, 4096);
 }
 
 TEST(GenerateLoadTest, DrainLetsGenerationsEnd) {
@@ -202,18 +177,13 @@ TEST(GenerateLoadTest, DrainLetsGenerationsEnd) {
   options.clock = clock.read();
   TestServer server(options);
   auto stub = NarrowStub(server);
-  CallContext context;
-  std::unique_ptr<GenerateStream> stream = stub->Generate(&context, ShortRequest("lm-dense", 4096));
-  v1::GenerateResponse message;
-  ASSERT_TRUE(stream->Read(&message));
+  Started generation(*stub, ShortRequest("lm-dense", 4096));
   TestDrain drain(server, clock);
   EXPECT_TRUE(server.WaitForHealth("", -grpc::UNAVAILABLE));
   EXPECT_EQ(Generate(server, ShortRequest()).status.error_code(), grpc::UNAVAILABLE);
-  int messages = 1;
-  while (stream->Read(&message)) ++messages;
-  const grpc::Status status = stream->Finish();
+  const grpc::Status status = generation.Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
-  EXPECT_EQ(messages, 4096);
+  EXPECT_EQ(generation.messages, 4096);
   EXPECT_TRUE(drain.WaitForEnd());
 }
 

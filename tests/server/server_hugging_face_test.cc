@@ -3,19 +3,13 @@
 
 #include <cmath>
 
-#include "edgewise/client/ensemble.h"
+#include "tests/server/answered.h"
 #include "tests/server/test_server.h"
 
 namespace edgewise::server {
 namespace {
 
 using ::testing::HasSubstr;
-
-#define ASSERT_ANSWERED(call)                             \
-  do {                                                    \
-    const grpc::Status status_ = (call);                  \
-    ASSERT_TRUE(status_.ok()) << status_.error_message(); \
-  } while (false)
 
 v1::PredictRequest TextOf(const std::string& model, int tokens, const std::vector<int>& masks = {}) {
   v1::PredictRequest request;
@@ -115,19 +109,8 @@ TEST_F(ServerHuggingFaceTest, PartsOfAnEnsembleMergeToTheBytesOfTheWhole) {
     request.mutable_outputs()->set_each_sample(true);
     // A part names the labels that it shows.
     if (request.model() != "mpnet_sentence" && request.model() != "bert_model") request.mutable_outputs()->set_top_k(3);
-    ASSERT_ANSWERED(server_.Predict(request, response_));
-    const v1::PredictResponse whole = response_;
-    std::vector<v1::PredictResponse> parts;
-    for (const uint32_t first : {0u, 4u}) {
-      request.mutable_ensemble()->set_first_sample(first);
-      request.mutable_ensemble()->set_samples(first == 0 ? 4 : 5);
-      ASSERT_ANSWERED(server_.Predict(request, response_));
-      parts.push_back(response_);
-    }
-    const absl::StatusOr<v1::PredictResponse> merged = MergeEnsembleParts(parts);
-    ASSERT_TRUE(merged.ok()) << merged.status();
-    EXPECT_EQ(merged->predictions(0).SerializeAsString(), whole.predictions(0).SerializeAsString())
-        << merged->predictions(0).DebugString() << whole.predictions(0).DebugString();
+    v1::PredictResponse whole;
+    ExpectPartsMerge(server_, request, whole);
   }
 }
 

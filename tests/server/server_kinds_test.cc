@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "edgewise/client/ensemble.h"
+#include "tests/server/answered.h"
 #include "tests/server/test_server.h"
 
 namespace edgewise::server {
@@ -27,12 +27,6 @@ v1::PredictRequest LongText(const std::string& model, int tokens) {
   request.mutable_ensemble()->set_seed(3);
   return request;
 }
-
-#define ASSERT_ANSWERED(call)                             \
-  do {                                                    \
-    const grpc::Status status_ = (call);                  \
-    ASSERT_TRUE(status_.ok()) << status_.error_message(); \
-  } while (false)
 
 class KindsTest : public ::testing::Test {
  protected:
@@ -181,21 +175,9 @@ TEST_F(KindsTest, PartsOfAnEnsembleMergeToTheBytesOfTheWhole) {
     const bool labels = request.model() != "regression";
     request.mutable_outputs()->set_logits(labels);
     request.mutable_outputs()->set_top_k(labels ? 3 : 0);
-    request.mutable_ensemble()->set_samples(9);
-    ASSERT_ANSWERED(server_.Predict(request, response_));
-    const v1::PredictResponse whole = response_;
+    v1::PredictResponse whole;
+    ExpectPartsMerge(server_, request, whole);
     EXPECT_EQ(whole.predictions(0).edges().capped(), request.has_budget()) << request.model();
-    std::vector<v1::PredictResponse> parts;
-    for (const uint32_t first : {0u, 4u}) {
-      request.mutable_ensemble()->set_first_sample(first);
-      request.mutable_ensemble()->set_samples(first == 0 ? 4 : 5);
-      ASSERT_ANSWERED(server_.Predict(request, response_));
-      parts.push_back(response_);
-    }
-    const absl::StatusOr<v1::PredictResponse> merged = MergeEnsembleParts(parts);
-    ASSERT_TRUE(merged.ok()) << merged.status();
-    EXPECT_EQ(merged->predictions(0).SerializeAsString(), whole.predictions(0).SerializeAsString())
-        << merged->predictions(0).DebugString() << whole.predictions(0).DebugString();
   }
 }
 
