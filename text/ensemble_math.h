@@ -68,7 +68,7 @@ inline double Perplexity(double log_likelihood, size_t tokens) {
   return tokens == 0 ? 1.0 : std::exp(-log_likelihood / static_cast<double>(tokens));
 }
 
-// What the numbers of an embedding are divided by so that its length is 1; 1 for all zeros.
+// Euclidean; 1 for all zeros, so that any embedding can be divided by it.
 inline double Length(std::span<const float> numbers) {
   double squares = 0.0;
   for (const double number : numbers) squares += number * number;

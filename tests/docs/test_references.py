@@ -15,7 +15,8 @@ ELSEWHERE = {
     "tokenizer.json", "tokenizer_config.json", "vocab.txt", "config_sentence_transformers.json",  # of a Hugging Face folder
     "consolidated.*", "params.json", "openvino_model.*",  # of models in other formats
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
-    "F.json", "M.json", "text.json", "budget.png", "adapter_config.json",  # of a user
+    "F.json", "M.json", "text.json", "budget.png", "budget.json", "answer.json", "graph.json",
+    "attention.svg", "adapter_config.json",  # of a user
     "attention_gpu.json", "models_gpu.json", "figures_layers.json", "figures_models.json", "summary.txt",
     "gpu-bundle/run.sh",  # made by ./dev
     "examples/models/NAME/1",  # a pattern

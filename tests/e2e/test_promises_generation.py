@@ -1,5 +1,5 @@
-"""What docs/server.md and the proto promise of every generation, as a client sees it, on every kind of language model;
-and that the metrics count predictions and generations exactly."""
+"""What docs/server.md and the proto promise of every generation, as a client sees it; and that the metrics count
+predictions and generations exactly."""
 
 import unittest
 
