@@ -116,33 +116,6 @@ absl::StatusOr<Result> Run(Backend& backend, const Operands& operands, const Att
   return result;
 }
 
-// cuSPARSE over all heads, on the reference's graph. Returns what went wrong.
-std::string RunCusparse(const AttentionCheckOptions& options, const AttentionInputs& host,
-                        const AttentionReport& reference, std::span<const float> want, AttentionRow& row) {
-  const int64_t n = host.q.rows, d = host.head_dim;
-  std::vector<float> out(static_cast<size_t>(n * host.q.columns)), of_head(static_cast<size_t>(n * d));
-  double sum = 0.0;
-  for (int32_t h = 0; h < host.num_heads; ++h) {
-    const CsrAttention problem = {n,
-                                  host.head_dim,
-                                  host.scale,
-                                  host.q.data + h * d,
-                                  host.k.data + h * d,
-                                  host.v.data + h * d,
-                                  host.q.stride,
-                                  &reference.heads[h].graph};
-    double milliseconds = 0.0;
-    std::string error;
-    options.cusparse(options.cuda_ordinal, problem, options.repeats, of_head.data(), &milliseconds, &error);
-    if (!error.empty()) return error;
-    sum += milliseconds;
-    for (int64_t i = 0; i < n; ++i) std::copy_n(&of_head[i * d], d, &out[i * host.q.columns + h * d]);
-  }
-  row.cusparse_ms = sum;
-  row.cusparse_error = RelativeError(out, want);
-  return "";
-}
-
 absl::Status Where(const Backend& backend, const NamedPattern& pattern, const absl::Status& status) {
   return absl::Status(status.code(),
                       absl::StrCat(backend.device(), ": ", pattern.name, ": ", std::string(status.message())));
@@ -176,11 +149,7 @@ absl::Status CheckAttention(const AttentionCheckOptions& options, Backend& devic
                       Matrix(want.data(), options.tokens, host.q.columns));
     AttentionRow row;
     row.name = pattern.name;
-    bool multi = false;
-    for (const HeadReport& head : report.heads) {
-      row.edges += head.edges;
-      multi |= !head.graph.multiplicity.empty();
-    }
+    for (const HeadReport& head : report.heads) row.edges += head.edges;
     const absl::StatusOr<Result> on_device = Run(device, operands, host, pattern, max_edges, options.repeats);
     if (!on_device.ok()) return Where(device, pattern, on_device.status());
     row.same_graph = SameGraph(on_device->report, report);
@@ -190,9 +159,6 @@ absl::Status CheckAttention(const AttentionCheckOptions& options, Backend& devic
     if (!on_cpu.ok()) return Where(cpu, pattern, on_cpu.status());
     row.cpu_error = RelativeError(on_cpu->out, want);
     row.cpu_ms = on_cpu->milliseconds;
-    if (options.cusparse != nullptr && !multi) {  // it has no weights of edges
-      row.cusparse_failure = RunCusparse(options, host, report, want, row);
-    }
     row.passed = row.same_graph && row.device_error <= options.tolerance;
     visit(row);
   }

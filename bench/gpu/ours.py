@@ -1,5 +1,5 @@
 """This project's attention on device memory, through the C interface of bench/gpu/attention_gpu.h, and cuSPARSE's through
-that of selfcheck/cusparse.h. Takes addresses, so that the memory may be PyTorch's (or, over the emulator, NumPy's)."""
+that of bench/gpu/cusparse.cu. Takes addresses, so that the memory may be PyTorch's (or, over the emulator, NumPy's)."""
 
 import ctypes
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_uint64, c_void_p

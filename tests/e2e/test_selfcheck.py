@@ -9,8 +9,6 @@ from edgewise_process import BIN, EXAMPLES, TESTDATA
 
 MODEL = os.path.join(EXAMPLES, "sentiment", "1")
 MISSING = "/nonexistent/module.so"
-CUSPARSE = os.path.join(BIN, "libedgewise_cusparse.so")  # where nvcc was found
-CUSPARSE_STAND_IN = os.environ.get("EDGEWISE_CUSPARSE_STAND_IN", "")
 QUICK = ("--tokens=96", "--repeats=1")
 ATTENTION = ("all pairs", "causal", "4 windows", "blocks of 64", "drawn 1 %", "drawn 2.5 %", "drawn 10 %", "drawn 25 %",
              "drawn 100 %", "drawn 10 %, capped 5 %", "drawn 10 %, top 5 %", "poisson 10 %")
@@ -24,12 +22,12 @@ def selfcheck(*flags: str, **environment: str) -> subprocess.CompletedProcess:
 
 
 def rows(output: str, table: str) -> dict:
-    """The rows of a table: {name: the other cells}. A table ends at an empty line or at a remark."""
+    """The rows of a table: {name: the other cells}. A table ends at an empty line."""
     lines = output.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith(table))
     found = {}
     for line in lines[start + 1:]:
-        if not line or line.startswith(("cuSPARSE: ", "agrees; ")):
+        if not line:
             break
         found[line[:NAME].strip()] = line[NAME:].split()
     return found
@@ -79,7 +77,6 @@ class SelfcheckTest(unittest.TestCase):
             run = selfcheck(*QUICK, EDGEWISE_CUDA_MODULE=module)
             self.agrees(run)
             self.assertRegex(run.stdout.splitlines()[0], f"^no GPU: .*{reason}.*; the CPU is compared with itself$")
-            self.assertIn("\ncuSPARSE: only on a GPU\n", run.stdout)
             run = selfcheck(*QUICK, "--precision=bf16", EDGEWISE_CUDA_MODULE=module)
             self.ends(run, 4, "bf16 needs a GPU", reason)
 
@@ -90,31 +87,6 @@ class SelfcheckTest(unittest.TestCase):
             self.agrees(run, logits)
             self.assertRegex(run.stdout.splitlines()[0], f"^cuda/sm_[0-9]+/{precision} against cpu/")
             self.assertIn(f"outputs {outputs} of the largest, a model's logits {logits}", run.stdout.splitlines()[-1])
-
-    def test_without_cusparse_its_columns_are_empty_and_a_remark_says_why(self):
-        run = selfcheck("--device=cuda:0", *QUICK, EDGEWISE_CUSPARSE_MODULE=MISSING)
-        self.agrees(run)
-        for cells in rows(run.stdout, "attention").values():
-            self.assertEqual((cells[4], cells[7]), ("-", "-"))
-        self.assertRegex(run.stdout, f"\ncuSPARSE: not loaded: {MISSING}: .*\n")
-
-    @unittest.skipUnless(CUSPARSE_STAND_IN, "ctest names the stand-in")
-    def test_with_cusparse_every_pattern_without_multiplicities_has_its_error(self):
-        run = selfcheck("--device=cuda:0", *QUICK, EDGEWISE_CUSPARSE_MODULE=CUSPARSE_STAND_IN)
-        self.agrees(run)
-        for name, cells in rows(run.stdout, "attention").items():
-            if name.startswith("poisson"):
-                self.assertEqual((cells[4], cells[7]), ("-", "-"))
-            else:
-                self.assertLess(float(cells[4]), 1e-5, name)
-                self.assertEqual(float(cells[7]), 4.0, name)  # a millisecond a head
-        self.assertNotIn("cuSPARSE: ", run.stdout)
-
-    @unittest.skipUnless(os.path.exists(CUSPARSE), "built where nvcc is found")
-    def test_the_module_that_nvcc_made_is_loaded(self):
-        run = selfcheck("--device=cuda:0", *QUICK, EDGEWISE_CUSPARSE_MODULE=CUSPARSE)
-        self.agrees(run)
-        self.assertNotIn("not loaded", run.stdout)
 
     def test_a_device_that_is_not_there_ends_with_4(self):
         self.ends(selfcheck("--device=cuda:9", *QUICK), 4, "9")

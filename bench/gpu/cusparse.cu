@@ -1,4 +1,5 @@
-// The module of cusparse.h.
+// Unfused sparse attention by cuSPARSE: SDDMM, softmax, SpMM, one after the other, in device memory: a peer of
+// attention_gpu.py. Several heads are one matrix, block after block along its diagonal.
 #include <cuda_runtime.h>
 #include <cusparse.h>
 
@@ -6,9 +7,19 @@
 #include <string>
 #include <vector>
 
-#include "selfcheck/cusparse.h"
+extern "C" {
+struct EdgewiseCusparseProblem {
+  int64_t rows, edges;  // of all heads
+  int32_t head_dim;
+  float scale;
+  const int32_t* row_offsets;  // [rows + 1]
+  const int32_t* keys;         // [edges], rows of k and v
+  const float *q, *k, *v;      // [rows, head_dim]
+  float* out;                  // as q
+};
+}
 
-namespace edgewise::selfcheck {
+namespace edgewise::bench {
 namespace {
 
 constexpr int kThreads = 128;
@@ -43,9 +54,6 @@ class Run {
       if (event != nullptr) cudaEventDestroy(event);
     }
   }
-
-  // Host memory; once.
-  void Attend(int ordinal, const CsrAttention& problem, int repeats, float* out, double* milliseconds);
 
   // Device memory, which must outlive this; once. False: see the error.
   bool Prepare(int ordinal, const EdgewiseCusparseProblem& problem);
@@ -82,14 +90,6 @@ class Run {
     }
     return static_cast<T*>(memory);
   }
-  template <typename T>
-  T* Place(const std::vector<T>& host) {
-    T* device = Take<T>(static_cast<int64_t>(host.size()));
-    if (device != nullptr && !host.empty()) {
-      Cuda(cudaMemcpy(device, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice), "copy");
-    }
-    return device;
-  }
   // A dense matrix [rows, columns] of packed rows.
   cusparseDnMatDescr_t Dense(float* data, int64_t rows, int64_t columns) {
     cusparseDnMatDescr_t matrix = nullptr;
@@ -110,14 +110,6 @@ class Run {
   std::vector<void*> memory_;
   cudaEvent_t events_[2] = {nullptr, nullptr};
 };
-
-std::vector<float> Packed(const float* from, const CsrAttention& problem) {
-  std::vector<float> rows;
-  for (int64_t r = 0; r < problem.n; ++r) {
-    rows.insert(rows.end(), from + r * problem.stride, from + r * problem.stride + problem.head_dim);
-  }
-  return rows;
-}
 
 bool Run::Prepare(int ordinal, const EdgewiseCusparseProblem& problem) {
   problem_ = problem;
@@ -166,42 +158,12 @@ bool Run::Enqueue() {
                 "SpMM");
 }
 
-void Run::Attend(int ordinal, const CsrAttention& problem, int repeats, float* out, double* milliseconds) {
-  const int64_t n = problem.n, d = problem.head_dim;
-  if (!Cuda(cudaSetDevice(ordinal), "device")) return;
-  const std::vector<int32_t> offsets(problem.edges->row_offsets.begin(), problem.edges->row_offsets.end());
-  EdgewiseCusparseProblem placed = {};
-  placed.rows = n;
-  placed.edges = static_cast<int64_t>(problem.edges->keys.size());
-  placed.head_dim = problem.head_dim;
-  placed.scale = problem.scale;
-  placed.row_offsets = Place(offsets);
-  placed.keys = Place(problem.edges->keys);
-  placed.q = Place(Packed(problem.q, problem));
-  placed.k = Place(Packed(problem.k, problem));
-  placed.v = Place(Packed(problem.v, problem));
-  placed.out = Take<float>(n * d);
-  if (!error_.empty() || !Prepare(ordinal, placed)) return;
-  std::vector<double> times;
-  for (int repeat = 0; repeat < repeats && error_.empty(); ++repeat) times.push_back(Time([&] { Enqueue(); }));
-  if (!error_.empty()) return;
-  Cuda(cudaMemcpy(out, placed.out, static_cast<size_t>(n * d) * sizeof(float), cudaMemcpyDeviceToHost), "copy");
-  std::sort(times.begin(), times.end());
-  *milliseconds = times.empty() ? 0.0 : times[times.size() / 2];
-}
-
 }  // namespace
-}  // namespace edgewise::selfcheck
-
-extern "C" __attribute__((visibility("default"))) void EdgewiseCusparseAttend(
-    int ordinal, const edgewise::selfcheck::CsrAttention& problem, int repeats, float* out, double* milliseconds,
-    std::string* error) {
-  edgewise::selfcheck::Run(error).Attend(ordinal, problem, repeats, out, milliseconds);
-}
+}  // namespace edgewise::bench
 
 struct EdgewiseCusparse {
   std::string error;
-  edgewise::selfcheck::Run run{&error};
+  edgewise::bench::Run run{&error};
 };
 
 #define EDGEWISE_CUSPARSE_EXPORT extern "C" __attribute__((visibility("default")))
