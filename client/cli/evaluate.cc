@@ -14,7 +14,6 @@
 #include "client/cli/evaluation.h"
 #include "client/cli/format.h"
 #include "client/cli/options.h"
-#include "client/cli/save_profile.h"
 #include "client/cli/sweep.h"
 
 namespace edgewise::cli {
@@ -31,9 +30,6 @@ struct EvaluateFlags {
   uint32_t repeats = 1;
   bool json = false;
   std::string json_file;
-  std::string save;
-  uint32_t row = 0;
-  std::string config;
 
   void Register(FlagSet& flags) {
     flags.Section("Model and data");
@@ -52,9 +48,6 @@ struct EvaluateFlags {
     flags.Section("Output");
     flags.AddSwitch("json", "print the result as JSON", &json);
     flags.Add("json_file", "FILE", "write the same JSON to a file, beside what is printed", &json_file);
-    flags.Add("save", "NAME", "write the setting of a row as a profile, with --row and --config", &save);
-    flags.Add("row", "N", "the row of the table, from 1", &row);
-    flags.Add("config", "FILE", "the model's config.json, which gets the profile", &config);
     connection.Register(flags);
   }
 
@@ -73,26 +66,6 @@ struct EvaluateFlags {
     return request;
   }
 
-  // The profile that --save will write.
-  absl::StatusOr<nlohmann::ordered_json> MakeProfile(const std::vector<Setting>& settings) const {
-    if (row == 0 || config.empty()) {
-      return absl::InvalidArgumentError(
-          "--save needs --row, a row of the table, and --config, the model's config.json");
-    }
-    if (row > settings.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("--row is ", row, "; expected 1 to ", settings.size()));
-    }
-    const Setting& setting = settings[row - 1];
-    nlohmann::ordered_json profile = ProfileJson(setting, cost.keep_edges);
-    if (setting.dense || profile.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--row is ", row, ", \"", setting.Name(), "\" with 1 sample; ",
-          setting.dense ? "a profile cannot ask for dense attention" : "the model does this without a profile"));
-    }
-    if (absl::Status status = CheckProfile(config, save); !status.ok()) return status;
-    return profile;
-  }
-
   absl::StatusOr<std::vector<LabelledInput>> ReadInputs() const {
     if (data.empty()) return absl::InvalidArgumentError("--data is missing; give a file of JSON lines");
     const absl::StatusOr<v1::Truncate> how = ParseTruncate(truncate);
@@ -106,7 +79,7 @@ struct EvaluateFlags {
 };
 
 std::string ToJson(const EvaluateFlags& flags, size_t inputs, const Evaluation& evaluation) {
-  nlohmann::json json = EvaluationJson(evaluation);
+  nlohmann::json json = EvaluationJson(evaluation, flags.cost.keep_edges);
   json["data"] = flags.data;
   json["inputs"] = inputs;
   json["seed"] = absl::StrCat(flags.seed);
@@ -149,20 +122,6 @@ int Faults(const Evaluation& evaluation, std::ostream& err) {
   return kExitServer;
 }
 
-// A setting that the server refuses, or that breaks its cap, is no profile.
-absl::Status Save(const EvaluateFlags& flags, const Evaluation& evaluation, const nlohmann::ordered_json& profile,
-                  std::ostream& err) {
-  const SettingResult& row = evaluation.rows[flags.row - 1];
-  if (row.answered == 0 || row.over > 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("--save: row ", flags.row, " ", row.over > 0 ? "broke its cap" : "was never answered"));
-  }
-  if (absl::Status status = SaveProfile(flags.config, flags.save, profile); !status.ok()) return status;
-  err << "profile \"" << flags.save << "\" in " << flags.config << ": " << profile.dump()
-      << "\nThe server takes it when it reads its repository again (SIGHUP, or --repository_mode=poll).\n";
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 int RunEvaluate(Arguments arguments, std::ostream& out, std::ostream& err) {
@@ -179,14 +138,6 @@ int RunEvaluate(Arguments arguments, std::ostream& out, std::ostream& err) {
   if (!base.ok()) return wrong(base.status());
   const absl::StatusOr<std::vector<Setting>> settings = values.sweep.MakeSettings(values.cost);
   if (!settings.ok()) return wrong(settings.status());
-  nlohmann::ordered_json profile;
-  if (!values.save.empty()) {
-    absl::StatusOr<nlohmann::ordered_json> made = values.MakeProfile(*settings);
-    if (!made.ok()) return wrong(made.status());
-    profile = *std::move(made);
-  } else if (values.row > 0 || !values.config.empty()) {
-    return wrong(absl::InvalidArgumentError("--row and --config go with --save"));
-  }
   const absl::StatusOr<std::vector<LabelledInput>> inputs = values.ReadInputs();
   if (!inputs.ok()) return wrong(inputs.status());
   const absl::StatusOr<std::unique_ptr<Client>> client = values.connection.Connect();
@@ -207,10 +158,6 @@ int RunEvaluate(Arguments arguments, std::ostream& out, std::ostream& err) {
     const absl::Status written = WriteJson(values, inputs->size(), *evaluation);
     if (!written.ok()) return ReportServerError(written, values.connection, err);
     err << "JSON in " << values.json_file << "\n";
-  }
-  if (!values.save.empty()) {
-    const absl::Status saved = Save(values, *evaluation, profile, err);
-    if (!saved.ok()) return ReportServerError(saved, values.connection, err);
   }
   return status;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -10,7 +11,6 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/format.h"
 #include "client/cli/load.h"
-#include "client/cli/save_profile.h"
 #include "client/metrics/calibration.h"
 
 namespace edgewise::cli {
@@ -137,6 +137,37 @@ nlohmann::json ToJson(const Measure& measure) {
   return measure.value ? nlohmann::json(*measure.value) : nlohmann::json();
 }
 
+// The fields of the override that are set, by the names of config.json.
+nlohmann::json ToJson(const v1::AttentionOverride& override) {
+  nlohmann::json json = {{"kind", override.kind()}};
+  const std::pair<const char*, uint32_t> counts[] = {{"windows", override.windows()},
+                                                     {"window_tokens", override.window_tokens()},
+                                                     {"keep", override.keep()},
+                                                     {"last_layers", override.last_layers()},
+                                                     {"block_size", override.block_size()},
+                                                     {"stride", override.stride()}};
+  for (const auto& [field, count] : counts) {
+    if (count > 0) json[field] = count;
+  }
+  if (override.sigma_size() == 1) json["sigma"] = override.sigma(0);
+  if (override.sigma_size() > 1) json["sigma"] = std::vector<double>(override.sigma().begin(), override.sigma().end());
+  if (!override.pattern().empty()) json["pattern"] = override.pattern();
+  if (override.has_width()) json["width"] = override.width();
+  if (override.has_threshold()) json["threshold"] = override.threshold();
+  return json;
+}
+
+// A profile of config.json that asks as `setting` does; null: none can ask for dense attention.
+nlohmann::json Profile(const Setting& setting, const std::string& keep_edges) {
+  if (setting.dense) return {};
+  nlohmann::json json = nlohmann::json::object();
+  if (setting.cap) json["max_density"] = *setting.cap;
+  if (setting.cap && !keep_edges.empty()) json["keep"] = keep_edges;
+  if (setting.samples > 1) json["samples"] = setting.samples;
+  if (setting.override) json["override"] = ToJson(*setting.override);
+  return json;
+}
+
 nlohmann::json Times(const std::vector<double>& ms) {
   return {{"mean", Mean(ms)},
           {"median", Quantile(ms, 0.5)},
@@ -144,7 +175,7 @@ nlohmann::json Times(const std::vector<double>& ms) {
           {"quartiles", {Quantile(ms, 0.25), Quantile(ms, 0.75)}}};
 }
 
-nlohmann::json ToJson(size_t r, const SettingResult& row) {
+nlohmann::json ToJson(size_t r, const SettingResult& row, const std::string& keep_edges) {
   nlohmann::json by_repeat = nlohmann::json::array(), measures = nlohmann::json::object();
   for (const Quality& quality : row.repeats) by_repeat.push_back(ToJson(quality.MainMeasure()));
   const Measure main = row.quality.MainMeasure();
@@ -153,7 +184,8 @@ nlohmann::json ToJson(size_t r, const SettingResult& row) {
   return {{"row", r + 1},
           {"setting", row.setting.Name()},
           {"dense", row.setting.dense},
-          {"override", row.setting.override ? nlohmann::json(OverrideJson(*row.setting.override)) : nlohmann::json()},
+          {"override", row.setting.override ? ToJson(*row.setting.override) : nlohmann::json()},
+          {"profile", Profile(row.setting, keep_edges)},
           {"cap", row.setting.cap ? nlohmann::json(*row.setting.cap) : nlohmann::json()},
           {"samples", row.setting.samples},
           {"answered", row.answered},
@@ -185,9 +217,9 @@ void PrintEvaluation(const Evaluation& evaluation, std::ostream& out) {
   PrintNotes(evaluation, out);
 }
 
-nlohmann::json EvaluationJson(const Evaluation& evaluation) {
+nlohmann::json EvaluationJson(const Evaluation& evaluation, const std::string& keep_edges) {
   nlohmann::json settings = nlohmann::json::array();
-  for (size_t r = 0; r < evaluation.rows.size(); ++r) settings.push_back(ToJson(r, evaluation.rows[r]));
+  for (size_t r = 0; r < evaluation.rows.size(); ++r) settings.push_back(ToJson(r, evaluation.rows[r], keep_edges));
   return {{"model", evaluation.first.model()},
           {"version", evaluation.first.version()},
           {"device", evaluation.first.device()},

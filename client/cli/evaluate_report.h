@@ -14,8 +14,8 @@ namespace edgewise::cli {
 void PrintEvaluation(const Evaluation& evaluation, std::ostream& out);
 
 // "measure", the key of the first measure ("": none), and "settings", one object for each row; what is undefined is
-// null.
-nlohmann::json EvaluationJson(const Evaluation& evaluation);
+// null. keep_edges: the edges that caps keep, for the "profile" of a setting ("": the model's way).
+nlohmann::json EvaluationJson(const Evaluation& evaluation, const std::string& keep_edges);
 
 }  // namespace edgewise::cli
 

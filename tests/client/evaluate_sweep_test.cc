@@ -1,10 +1,6 @@
 // edgewise evaluate: settings that override the attention, and rows that become profiles.
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
@@ -73,80 +69,19 @@ TEST_F(EvaluateSweepTest, WrongListIsNamed) {
   EXPECT_TRUE(calls_.empty());
 }
 
-class SaveTest : public EvaluateTest {
- protected:
-  SaveTest() { Write(kConfig); }
-  ~SaveTest() override { std::remove(config_.c_str()); }
-
-  void Write(const std::string& text) { std::ofstream(config_) << text; }
-  std::string Read() {
-    std::ifstream file(config_);
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  }
-  EvaluateOutcome Save(std::vector<std::string> arguments, const std::string& row) {
-    arguments.insert(arguments.end(), {"--model=toy", "--save=quick", "--config=" + config_, "--row=" + row});
-    return Run(arguments);
-  }
-
-  static constexpr char kConfig[] = "{\"vocab_size\": 7, \"eps\": 1e-12, \"model_type\": \"bert\"}\n";
-  std::string config_ = ::testing::TempDir() + "edgewise_save_" +
-                        ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".json";
-};
-
-TEST_F(SaveTest, RowBecomesAProfileAndTheRestStays) {
-  const EvaluateOutcome run =
-      Save({"--block_size=16", "--block_pattern=local", "--caps=12.5%", "--samples=4", "--keep_edges=probable"}, "3");
-  EXPECT_EQ(run.status, kExitOk) << run.err;
-  EXPECT_EQ(nlohmann::ordered_json::parse(Read()).dump(),
-            "{\"vocab_size\":7,\"eps\":1e-12,\"model_type\":\"bert\",\"profiles\":{\"quick\":{\"max_density\":0.125,"
-            "\"keep\":\"probable\",\"samples\":4,\"override\":{\"kind\":\"block\",\"block_size\":16,\"pattern\":"
-            "\"local\"}}}}");
-  EXPECT_HAS(run.err, "profile \"quick\" in " + config_ + ": {\"max_density\":0.125,");
-  EXPECT_FALSE(std::filesystem::exists(config_ + ".new"));
-}
-
-TEST_F(SaveTest, OtherProfilesStay) {
-  Write("{\"profiles\": {\"slow\": {\"samples\": 16}}}");
-  EXPECT_EQ(Save({"--caps=10%"}, "3").status, kExitOk);
-  EXPECT_EQ(nlohmann::ordered_json::parse(Read()).dump(),
-            "{\"profiles\":{\"slow\":{\"samples\":16},\"quick\":{\"max_density\":0.1}}}");
-}
-
-TEST_F(SaveTest, WhatCannotBeAProfileIsRefusedBeforeItAsks) {
-  const std::pair<std::vector<std::string>, const char*> kCases[] = {
-      {{"--save=quick"}, "--save needs --row, a row of the table, and --config, the model's config.json"},
-      {{"--row=1"}, "--row and --config go with --save"},
-      {{"--save=quick", "--config=" + config_, "--row=4"}, "--row is 4; expected 1 to 3"},
-      {{"--save=quick", "--config=" + config_, "--row=1"}, "a profile cannot ask for dense attention"},
-      {{"--save=quick", "--config=" + config_, "--row=2"}, "the model does this without a profile"},
-      {{"--save=Quick", "--config=" + config_, "--row=3"}, "--save is \"Quick\"; expected 1 to 64 characters of a-z"},
-      {{"--save=none", "--config=" + config_, "--row=3"}, "--save is \"none\""},
-      {{"--save=quick", "--config=/nonexistent/c", "--row=3"}, "--config: cannot read \"/nonexistent/c\""},
-  };
-  for (const auto& [arguments, message] : kCases) {
-    std::vector<std::string> all = {"--model=toy", "--caps=10%"};
-    all.insert(all.end(), arguments.begin(), arguments.end());
-    const EvaluateOutcome run = Run(all);
-    EXPECT_EQ(run.status, kExitUsage) << message;
-    EXPECT_HAS(run.err, message);
-  }
-  const std::pair<const char*, const char*> kFiles[] = {
-      {"[1]", "is not a JSON object"},
-      {"{\"profiles\": []}", "is not an object"},
-      {"{\"profiles\": {\"quick\": {}}}", "has this profile already; choose another name, or remove it"}};
-  for (const auto& [text, message] : kFiles) {
-    Write(text);
-    EXPECT_HAS(Save({"--caps=10%"}, "3").err, message);
-    EXPECT_EQ(Read(), text);
-  }
-  EXPECT_TRUE(calls_.empty());
-}
-
-TEST_F(SaveTest, RefusedRowIsNotSaved) {
-  const EvaluateOutcome run = Save({"--caps=0.1%"}, "3");
-  EXPECT_EQ(run.status, kExitServer);
-  EXPECT_HAS(run.err, "--save: row 3 was never answered");
-  EXPECT_EQ(Read(), kConfig);
+TEST_F(EvaluateSweepTest, RowsHaveTheProfileThatAsksForThem) {
+  const nlohmann::json settings =
+      nlohmann::json::parse(Run({"--model=toy", "--json", "--block_size=16", "--block_pattern=local", "--caps=12.5%",
+                                 "--samples=4", "--keep_edges=probable"})
+                                .out)["settings"];
+  ASSERT_EQ(settings.size(), 3u);
+  EXPECT_EQ(settings[0]["profile"], nullptr) << "none asks for dense attention";
+  const nlohmann::json blocks = {{"kind", "block"}, {"block_size", 16}, {"pattern", "local"}};
+  EXPECT_EQ(settings[1]["profile"], nlohmann::json({{"samples", 4}, {"override", blocks}}));
+  EXPECT_EQ(settings[2]["profile"],
+            nlohmann::json({{"max_density", 0.125}, {"keep", "probable"}, {"samples", 4}, {"override", blocks}}));
+  EXPECT_EQ(nlohmann::json::parse(Run({"--model=toy", "--json", "--caps=10%"}).out)["settings"][1]["profile"],
+            nlohmann::json::object());
 }
 
 }  // namespace

@@ -138,7 +138,7 @@ class EvaluateTest(unittest.TestCase):
         loss = -sum(a["log_likelihood"] for a in answers) / sum(a["scored_tokens"] for a in answers)
         self.compare(row["measures"], {"loss": loss, "perplexity": math.exp(loss)})
 
-    def test_a_saved_row_is_a_profile_that_the_server_follows(self):
+    def test_a_row_has_a_profile_that_the_server_follows(self):
         with tempfile.TemporaryDirectory() as repository:
             for name, source in (("long", EXAMPLES), ("encoder", os.path.join(FOLDERS, "mpnet_sentence", ".."))):
                 source = os.path.join(source, "mpnet_sentence" if name == "encoder" else name, "1")
@@ -146,18 +146,21 @@ class EvaluateTest(unittest.TestCase):
             with Server(repository) as server:
                 server.wait_until_ready()
                 self.save(server, repository, "long", {"text": "moscow=green <unk> which moscow?"},
-                          ["--caps=20%", "--samples=2"], "3", ["--max_density=0.2", "--samples=2"])
+                          ["--caps=20%", "--samples=2"], 2, ["--max_density=0.2", "--samples=2"])
                 self.save(server, repository, "encoder", {"token_ids": list(range(5, 25))},
-                          ["--block_size=4", "--block_pattern=local"], "2", ["--block_size=4", "--block_pattern=local"])
+                          ["--block_size=4", "--block_pattern=local"], 1, ["--block_size=4", "--block_pattern=local"])
 
-    def save(self, server: Server, repository: str, model: str, line: dict, sweep: list, row: str, same: list) -> None:
+    def save(self, server: Server, repository: str, model: str, line: dict, sweep: list, row: int, same: list) -> None:
         """`same`: the flags that ask for what the row does."""
         data = os.path.join(repository, f"{model}.jsonl")
         with open(data, "w", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-        config = os.path.join(repository, model, "1", "config.json")
-        evaluate(server, f"--model={model}", f"--data={data}", *sweep, "--save=quick", f"--row={row}",
-                 f"--config={config}")
+        path = os.path.join(repository, model, "1", "config.json")
+        with open(path, encoding="utf-8") as file:
+            config = json.load(file)
+        config["profiles"] = {"quick": evaluate(server, f"--model={model}", f"--data={data}", *sweep)[row]["profile"]}
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(config, file)
         server.process.send_signal(signal.SIGHUP)
         arguments = ("--model", model, "--input", data, "--seed=1")
         wait_until("the profile", lambda: server.cli("predict", *arguments, "--profile=quick").returncode == 0)
