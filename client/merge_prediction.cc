@@ -27,12 +27,9 @@ class LabelNames {
   LabelNames(Parts parts, std::span<const std::string> names) {
     for (size_t id = 0; id < names.size(); ++id) names_.emplace(static_cast<int>(id), names[id]);
     for (const v1::Prediction* part : parts) {
-      if (!part->label().empty()) names_.emplace(part->label_id(), part->label());
-      for (const v1::Prediction::Top& top : part->top()) names_.emplace(top.label_id(), top.label());
-      for (const v1::TokenPrediction& token : part->tokens()) {
-        if (!token.pad()) names_.emplace(token.label_id(), token.label());
-        for (const v1::Prediction::Top& top : token.top()) names_.emplace(top.label_id(), top.label());
-      }
+      VisitLabels(*part, [this](int id, const std::string& label) {
+        if (!label.empty()) names_.emplace(id, label);
+      });
     }
   }
   std::string Name(int id) const {

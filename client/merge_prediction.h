@@ -18,6 +18,18 @@ absl::Status CheckSame(const std::string& field, const T& found, const T& expect
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", found, ", but parts[0] has ", expected));
 }
 
+// Calls visit(id, text) for the labels that a prediction names.
+template <typename Visit>
+void VisitLabels(const v1::Prediction& prediction, Visit visit) {
+  visit(prediction.label_id(), prediction.label());
+  for (const v1::Prediction::Top& top : prediction.top()) visit(top.label_id(), top.label());
+  for (const v1::TokenPrediction& token : prediction.tokens()) {
+    if (token.pad()) continue;
+    visit(token.label_id(), token.label());
+    for (const v1::Prediction::Top& top : token.top()) visit(top.label_id(), top.label());
+  }
+}
+
 // parts: the same input's prediction in every part, in sample order; at least one. Error messages start with
 // "parts[i].predictions[`input`]". See edgewise/client/ensemble.h.
 absl::StatusOr<v1::Prediction> MergePrediction(std::span<const v1::Prediction* const> parts, int input,

@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "client/merge_prediction.h"
 #include "edgewise/client/ensemble.h"
 
 namespace edgewise::internal {
@@ -214,14 +215,14 @@ class Spread {
   }
 
   static std::string Difference(size_t index, const v1::PredictResponse& part, const v1::PredictResponse& first) {
-    const auto say = [index](const char* field, const auto& found, const auto& expected) {
-      return absl::StrCat("parts[", index, "].", field, " is ", found, ", but parts[0] has ", expected);
-    };
-    if (part.version() != first.version()) return say("version", part.version(), first.version());
-    if (part.device() != first.device()) return say("device", part.device(), first.device());
-    if (part.build() != first.build()) return say("build", part.build(), first.build());
-    if (part.sha256() != first.sha256()) return say("sha256", part.sha256(), first.sha256());
-    return say("settings", part.settings().ShortDebugString(), first.settings().ShortDebugString());
+    const std::string name = absl::StrCat("parts[", index, "].");
+    absl::Status status = CheckSame(name + "version", part.version(), first.version());
+    status.Update(CheckSame(name + "device", part.device(), first.device()));
+    status.Update(CheckSame(name + "build", part.build(), first.build()));
+    status.Update(CheckSame(name + "sha256", part.sha256(), first.sha256()));
+    status.Update(
+        CheckSame(name + "settings", part.settings().ShortDebugString(), first.settings().ShortDebugString()));
+    return std::string(status.message());
   }
 
   std::vector<Part> parts_;  // stay where they are: calls refer to the requests
@@ -232,18 +233,6 @@ class Spread {
   absl::Status lost_;  // why the latest server that is lost is so
   std::string difference_;
 };
-
-// The labels that one input's prediction names.
-template <typename Visit>
-void VisitLabels(const v1::Prediction& prediction, Visit visit) {
-  visit(prediction.label_id(), prediction.label());
-  for (const v1::Prediction::Top& top : prediction.top()) visit(top.label_id(), top.label());
-  for (const v1::TokenPrediction& token : prediction.tokens()) {
-    if (token.pad()) continue;
-    visit(token.label_id(), token.label());
-    for (const v1::Prediction::Top& top : token.top()) visit(top.label_id(), top.label());
-  }
-}
 
 // Whether the whole names a label that no part names, so that only the model knows its name.
 bool LacksNames(const std::vector<v1::PredictResponse>& parts, const v1::PredictResponse& whole) {
