@@ -81,4 +81,4 @@ done < <(printf '%s\n' "${packages[@]}" | sort -u)
 
 echo /usr/local/lib >"$root/etc/ld.so.conf"
 ldconfig -r "$root"
-rm -r "$root/var/cache/ldconfig"
+rm -rf "$root/var/cache"
