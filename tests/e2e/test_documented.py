@@ -3,11 +3,13 @@ blocks is run, or named in NOT_RUN; one that is neither fails. A line that start
 The numbers of README, docs/performance.md and docs/overload.md are those that their files of results hold."""
 
 import glob
+import importlib.util
 import json
 import os
 import re
 import shlex
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -83,7 +85,7 @@ class Checkout:
         self.server = (Server("", f"--model={name}={folder}") if name else Server(folder)).__enter__()
 
     def run(self, command: str) -> subprocess.CompletedProcess:
-        environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+        environment = {**os.environ, "PATH": f"{BIN}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
         environment["EDGEWISE_SERVER"] = self.server.address if self.server else "127.0.0.1:1"
         return subprocess.run(["bash", "-c", command], cwd=self.path, env=environment, stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, timeout=200, check=False)
@@ -107,6 +109,8 @@ class DocumentedTest(unittest.TestCase):
             for command in lines:
                 with self.subTest(document=document, command=command):
                     self.assertTrue(command.startswith(RUN), "neither run nor named in NOT_RUN")
+                    if "/plot.py" in command and importlib.util.find_spec("matplotlib") is None:
+                        self.skipTest("no Matplotlib: apt-get install python3-matplotlib")
                     models = served(command)
                     if models:
                         checkout.serve(*models)
