@@ -29,7 +29,7 @@ constexpr char kHelp[] =
     "  help      print this\n"
     "\n"
     "`edgewise COMMAND --help` shows the flags of a command.\n"
-    "Exit status: 0 done, 1 the server failed or refused, 2 wrong usage, 130 interrupted.\n";
+    "Exit status: 0 done, 1 the server failed or refused, 2 wrong usage.\n";
 
 std::string ModelTable(const v1::ListModelsResponse& response) {
   std::vector<std::vector<std::string>> rows = {

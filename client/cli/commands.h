@@ -1,6 +1,5 @@
 // The commands of `edgewise`. Each parses its arguments (without the command's name), writes answers to `out` and
-// everything else to `err`, and returns the exit status: 0 done, 1 the server (or a call) failed, 2 wrong usage, 130
-// interrupted.
+// everything else to `err`, and returns the exit status: 0 done, 1 the server (or a call) failed, 2 wrong usage.
 #ifndef EDGEWISE_CLIENT_CLI_COMMANDS_H_
 #define EDGEWISE_CLIENT_CLI_COMMANDS_H_
 
@@ -19,7 +18,6 @@ namespace edgewise::cli {
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitServer = 1;
 inline constexpr int kExitUsage = 2;
-inline constexpr int kExitInterrupted = 130;
 
 using Arguments = std::span<const std::string>;
 

@@ -1,14 +1,8 @@
 // edgewise generate: the text of a language model, as it comes.
-#include <pthread.h>
-
 #include <algorithm>
-#include <atomic>
-#include <csignal>
-#include <ctime>
 #include <memory>
 #include <ostream>
 #include <set>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -131,36 +125,6 @@ struct GenerateFlags {
   }
 };
 
-// Ctrl-C cancels the call instead of ending the program. Must be made before any other thread: SIGINT is blocked in
-// this thread, and in those that it starts.
-class CancelOnInterrupt {
- public:
-  CancelOnInterrupt() {
-    sigemptyset(&signals_);
-    sigaddset(&signals_, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &signals_, &before_);
-    waiter_ = std::thread([this] {
-      const timespec poll{0, 50 * 1000 * 1000};
-      while (!over_) {
-        if (sigtimedwait(&signals_, nullptr, &poll) == SIGINT) cancellation_.Cancel();
-      }
-    });
-  }
-  ~CancelOnInterrupt() {
-    over_ = true;
-    waiter_.join();
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-
-  Cancellation& cancellation() { return cancellation_; }
-
- private:
-  Cancellation cancellation_;
-  sigset_t signals_{}, before_{};
-  std::atomic<bool> over_ = false;
-  std::thread waiter_;
-};
-
 // Words of the prompt that a model of words does not know and takes as one and the same token; "" for none. A model may
 // read words in lower case, so a word counts as known if its lower case is.
 std::string UnknownWords(const v1::ModelInfo& model, const std::string& prompt) {
@@ -197,7 +161,6 @@ struct Progress {
     std::string line = absl::StrFormat("%s in %.2f s, %.1f tokens/s", Plural(tokens, "token"), seconds,
                                        static_cast<double>(tokens) / std::max(seconds, 1e-9));
     if (pairs > 0) absl::StrAppend(&line, ", density ", Percent(edges / pairs));
-    if (!last.done()) return line + "\n";
     return absl::StrCat(line, ", ended by ", last.finish_reason(), ", seed ", last.seed(), "\n");
   }
 };
@@ -209,16 +172,15 @@ int RunGenerate(Arguments arguments, std::ostream& out, std::ostream& err) {
   FlagSet flags(
       "edgewise generate --model NAME --prompt TEXT [flags]",
       "Lets a language model write. Prints the text as it comes, then tokens, tokens per second and density.\n"
-      "Models without a tokenizer: token ids. Ctrl-C ends the generation.");
+      "Models without a tokenizer: token ids. Ctrl-C ends the generation, on the server too.");
   values.Register(flags);
   int exit_code = kExitOk;
   if (!ParseOrHelp(flags, "generate", arguments, out, err, exit_code)) return exit_code;
   absl::StatusOr<v1::GenerateRequest> request = values.MakeRequest();
   if (!request.ok()) return ReportUsageError(request.status(), "generate", err);
-  CancelOnInterrupt interrupt;
   absl::StatusOr<std::unique_ptr<Client>> client = values.connection.Connect();
   if (!client.ok()) return ReportUsageError(client.status(), "generate", err);
-  const CallOptions call{values.connection.timeout, &interrupt.cancellation()};
+  const CallOptions call{.timeout = values.connection.timeout};
   absl::StatusOr<v1::ModelInfo> model = (*client)->GetModel(request->model(), request->version(), call);
   if (!model.ok()) return ReportServerError(model.status(), values.connection, err);
 
@@ -244,11 +206,9 @@ int RunGenerate(Arguments arguments, std::ostream& out, std::ostream& err) {
       call);
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
   if (!values.json && progress.tokens > 0) out << "\n" << std::flush;
-  const bool interrupted = interrupt.cancellation().cancelled();
-  if (!status.ok() && !interrupted) return ReportServerError(status, values.connection, err);
-  (values.json ? err : out) << (interrupted && !progress.last.done() ? "interrupted: " : "") << progress.Line(seconds)
-                            << std::flush;
-  return interrupted ? kExitInterrupted : kExitOk;
+  if (!status.ok()) return ReportServerError(status, values.connection, err);
+  (values.json ? err : out) << progress.Line(seconds) << std::flush;
+  return kExitOk;
 }
 
 }  // namespace edgewise::cli

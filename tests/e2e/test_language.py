@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import unittest
 
-from edgewise_process import BIN, EXAMPLES, ROOT, TESTDATA, Server, series, total
+from edgewise_process import BIN, EXAMPLES, ROOT, TESTDATA, Server, series, total, wait_until
 
 MODEL = "shakespeare-block"
 PROMPT = "ROMEO:\nWhat light through yonder"
@@ -56,12 +56,9 @@ class LanguageTest(unittest.TestCase):
                 stderr=subprocess.PIPE, text=True)
             client.stdout.read(4)  # it has begun
             client.send_signal(signal.SIGINT)
-            out, err = client.communicate(timeout=60)
-            self.assertEqual(client.returncode, 130, out + err)
-            self.assertIn("interrupted: ", out)
-            self.assertIn("tokens/s", out)
-            server.predict("--model", "sbm", "--token_ids", "1,2")
-            self.assertEqual(total(server.metrics(), "edgewise_generations_total", code="CANCELLED"), 1)
+            client.communicate(timeout=60)
+            self.assertEqual(client.returncode, -signal.SIGINT)
+            wait_until("the end", lambda: total(server.metrics(), "edgewise_generations_total", code="CANCELLED") == 1)
             self.assertEqual(total(server.metrics(), "edgewise_generations_running"), 0)
 
     def test_sigterm_ends_generations_with_unavailable(self):
