@@ -1,61 +1,16 @@
 #include "client/cli/connection.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 
 namespace edgewise::cli {
-namespace {
-
-constexpr char kDefaultPort[] = ":8001";
-
-// One of --server, which is all of it but where it is a list.
-absl::StatusOr<std::string> OneAddress(const std::string& server, absl::string_view one) {
-  auto wrong = [&](const std::string& expected) {
-    return absl::InvalidArgumentError(absl::StrCat("--server is \"", server, "\"; expected ", expected));
-  };
-  if (absl::StartsWith(one, "https://")) return wrong("HOST:PORT with --tls or --tls_ca_file=PEM");
-  const std::string rest(absl::StripSuffix(absl::StripPrefix(one, "http://"), "/"));
-  const ptrdiff_t colons = std::count(rest.begin(), rest.end(), ':');
-  if (colons > 1 && rest[0] != '[') return absl::StrCat("[", rest, "]", kDefaultPort);  // a bare IPv6 address
-  const size_t bracket = rest.rfind(']');
-  const size_t colon = rest.find(':', bracket == std::string::npos ? 0 : bracket);
-  const std::string host = rest.substr(0, colon);
-  if (host.empty() || host.find_first_of("/ ") != std::string::npos) return wrong("HOST:PORT, such as localhost:8001");
-  if (colon == std::string::npos) return host + kDefaultPort;
-  uint32_t port = 0;
-  if (!absl::SimpleAtoi(rest.substr(colon + 1), &port) || port == 0 || port > 65535) {
-    return wrong("HOST:PORT with a port from 1 to 65535, such as localhost:8001");
-  }
-  return rest;
-}
-
-}  // namespace
-
-absl::StatusOr<std::string> ServerAddress(const std::string& server) {
-  for (const char* scheme : {"unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:", "xds:"}) {
-    if (absl::StartsWith(server, scheme)) return server;
-  }
-  std::vector<std::string> addresses;
-  for (const absl::string_view one : absl::StrSplit(server, ',')) {
-    absl::StatusOr<std::string> address = OneAddress(server, absl::StripAsciiWhitespace(one));
-    if (!address.ok()) return address.status();
-    addresses.push_back(*std::move(address));
-  }
-  return absl::StrJoin(addresses, ",");
-}
-
 void ConnectionFlags::Register(FlagSet& flags) {
   if (const char* set = std::getenv("EDGEWISE_SERVER"); set != nullptr && *set != '\0') server = set;
   flags.Section("Connection");
@@ -80,10 +35,12 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectionFlags::Connect(bool own_connec
   if (timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("--timeout is ", absl::FormatDuration(timeout), "; expected > 0"));
   }
-  absl::StatusOr<std::string> address = ServerAddress(server);
-  if (!address.ok()) return address.status();
+  if (absl::StrContains(server, "https://")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--server is \"", server, "\"; expected HOST:PORT with --tls or --tls_ca_file=PEM"));
+  }
   ClientOptions options;
-  options.address = *std::move(address);
+  options.address = absl::StrReplaceAll(absl::StripSuffix(server, "/"), {{"http://", ""}, {"/,", ","}});
   options.timeout = timeout;
   options.wait_for_ready = wait_for_ready;
   options.allow_plain_token = allow_plain_token;
@@ -108,11 +65,10 @@ bool ConnectionFlags::encrypted() const {
 
 std::string ConnectionFlags::Hint(const absl::Status& status) const {
   if (status.code() != absl::StatusCode::kUnavailable) return "";
-  const std::string address = ServerAddress(server).value_or(server);
   const std::string message(status.message());
   auto says = [&](const char* text) { return message.find(text) != std::string::npos; };
   if (says("wrong version number")) {
-    return absl::StrCat("The server at ", address, " does not speak TLS: leave out --tls and the flags --tls_....");
+    return absl::StrCat("The server at ", server, " does not speak TLS: leave out --tls and the flags --tls_....");
   }
   if (says("certificate verify failed")) {
     return "Nobody who is trusted here signed the server's certificate: --tls_ca_file=PEM names who did.";
@@ -121,25 +77,25 @@ std::string ConnectionFlags::Hint(const absl::Status& status) const {
     return "The server's certificate is for another name: --tls_server_name=NAME gives the name to expect.";
   }
   if (says("health check") || says("unhealthy")) {
-    return absl::StrCat("No server at ", address, " says that it is healthy: models may be loading, or it may want a ",
+    return absl::StrCat("No server at ", server, " says that it is healthy: models may be loading, or it may want a ",
                         "token: --token_file=FILE.");
   }
   if (says("http1.x server")) {
-    return absl::StrCat("An HTTP server answers at ", address,
+    return absl::StrCat("An HTTP server answers at ", server,
                         ", such as that of /metrics; --server=HOST:PORT names the ", "gRPC port, 8001 by default.");
   }
   if (!says("failed to connect") && !says("DNS resolution failed")) return "";  // the server itself said it
   if (says("Socket closed") || says("Connection reset")) {
     if (!encrypted()) {
-      return absl::StrCat("The server at ", address, " hung up. It may want TLS: --tls_ca_file=PEM (or --tls); and a ",
+      return absl::StrCat("The server at ", server, " hung up. It may want TLS: --tls_ca_file=PEM (or --tls); and a ",
                           "client certificate: --tls_cert_file=PEM, --tls_key_file=PEM.");
     }
-    return absl::StrCat("The server at ", address, " hung up. ",
+    return absl::StrCat("The server at ", server, " hung up. ",
                         tls_cert_file.empty()
                             ? "It may want a client certificate: --tls_cert_file=PEM, --tls_key_file=PEM."
                             : "It may not trust who signed the certificate of --tls_cert_file.");
   }
-  return absl::StrCat("Is edgewise-server running at ", address, "? --server=HOST:PORT names another.");
+  return absl::StrCat("Is edgewise-server running at ", server, "? --server=HOST:PORT names another.");
 }
 
 absl::StatusOr<v1::PredictResponse> AskOne(Client& client, v1::PredictRequest request, const v1::Input& input,

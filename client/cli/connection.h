@@ -27,7 +27,8 @@ struct ConnectionFlags {
   bool allow_plain_token = false;
 
   void Register(FlagSet& flags);
-  // InvalidArgument or NotFound for a wrong flag or file; never talks to the server.
+  // --server is an address as ClientOptions::address takes it, also with the http:// and the last slash that people
+  // copy with one. InvalidArgument or NotFound for a wrong flag or file; never talks to the server.
   absl::StatusOr<std::unique_ptr<Client>> Connect(bool own_connection = false) const;
   // One sentence on what to try after a call that ended with `status`, or "".
   std::string Hint(const absl::Status& status) const;
@@ -35,11 +36,6 @@ struct ConnectionFlags {
  private:
   bool encrypted() const;
 };
-
-// Servers as people write them, as ClientOptions::address takes them: the port is 8001 where none is given, http:// is
-// dropped, an IPv6 address gets its brackets; several have commas between; unix:PATH and names of gRPC's resolvers
-// (dns:///...) stay. InvalidArgument otherwise.
-absl::StatusOr<std::string> ServerAddress(const std::string& server);
 
 // `request` with this one input: commands send the inputs of a file one by one, so that an input that the server
 // refuses costs no other. The answer has one prediction; Internal where the server sent another number of them. spread:

@@ -1,7 +1,6 @@
 // edgewise evaluate: what a budget buys on a file of inputs.
 #include <unistd.h>
 
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -29,7 +28,6 @@ struct EvaluateFlags {
   uint64_t limit = 0;
   uint32_t repeats = 1;
   bool json = false;
-  std::string json_file;
 
   void Register(FlagSet& flags) {
     flags.Section("Model and data");
@@ -47,7 +45,6 @@ struct EvaluateFlags {
     flags.Add("repeats", "N", "ask everything N times", &repeats);
     flags.Section("Output");
     flags.AddSwitch("json", "print the result as JSON", &json);
-    flags.Add("json_file", "FILE", "write the same JSON to a file, beside what is printed", &json_file);
     connection.Register(flags);
   }
 
@@ -85,14 +82,6 @@ std::string ToJson(const EvaluateFlags& flags, size_t inputs, const Evaluation& 
   json["seed"] = absl::StrCat(flags.seed);
   json["repeats"] = flags.repeats;
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-}
-
-absl::Status WriteJson(const EvaluateFlags& flags, size_t inputs, const Evaluation& evaluation) {
-  std::ofstream file(flags.json_file, std::ios::binary | std::ios::trunc);
-  file << ToJson(flags, inputs, evaluation);
-  file.close();
-  if (file) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("--json_file: cannot write \"", flags.json_file, "\""));
 }
 
 void Print(const EvaluateFlags& flags, size_t inputs, const Evaluation& evaluation, std::ostream& out) {
@@ -153,13 +142,7 @@ int RunEvaluate(Arguments arguments, std::ostream& out, std::ostream& err) {
   if (!evaluation.ok()) return ReportServerError(evaluation.status(), values.connection, err);
   if (evaluation->rows[0].answered == 0) return Faults(*evaluation, err);
   Print(values, inputs->size(), *evaluation, out);
-  const int status = Faults(*evaluation, err);
-  if (!values.json_file.empty()) {
-    const absl::Status written = WriteJson(values, inputs->size(), *evaluation);
-    if (!written.ok()) return ReportServerError(written, values.connection, err);
-    err << "JSON in " << values.json_file << "\n";
-  }
-  return status;
+  return Faults(*evaluation, err);
 }
 
 }  // namespace edgewise::cli

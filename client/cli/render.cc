@@ -209,7 +209,7 @@ void AddGraph(const v1::Prediction& prediction, std::string& text) {
   for (const v1::Graph::Layer& layer : prediction.graph().layers()) {
     for (const v1::Graph::Head& head : layer.heads()) edges += head.keys_size();
   }
-  Line(text, "graph", absl::StrCat(Plural(edges, "edge"), "; --json shows it, --plot draws it"));
+  Line(text, "graph", absl::StrCat(Plural(edges, "edge"), "; --json shows it"));
 }
 
 // "4", "4 of 16, so that the answer came in time", "4 of 16, as others waited".

@@ -315,8 +315,6 @@ bool HasWindows(const ModelConfig& config) {
 
 bool GivesValues(ModelTask task) { return task == ModelTask::kRegression || task == ModelTask::kEmbedding; }
 
-bool GivesRows(ModelTask task) { return task == ModelTask::kTokenClassification || task == ModelTask::kFillMask; }
-
 const char* TokenizerName(TokenizerKind kind) {
   return kind == TokenizerKind::kHuggingFace ? "hugging-face" : kTokenizers[static_cast<size_t>(kind)].c_str();
 }

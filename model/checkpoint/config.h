@@ -207,8 +207,6 @@ inline int32_t MostTextTokens(const ModelConfig& config) {
 inline bool GivesVocabulary(ModelTask task) { return task == ModelTask::kCausalLm || task == ModelTask::kFillMask; }
 // The fewest rows of features that an input may have: the patches of an image are all there.
 inline int32_t FewestRows(const ModelConfig& config) { return config.image.channels > 0 ? config.image.count() : 1; }
-// Whether there is an output for each of several rows.
-bool GivesRows(ModelTask task);
 const char* TokenizerName(TokenizerKind kind);
 // "dense", "sbm/bernoulli", "ssa/local", "block/learned", ...: the names of all layers, each once, in the order of the
 // layers, joined by commas.

@@ -2,8 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -106,22 +104,6 @@ TEST_F(EvaluateTest, RefusalOfOneInputLeavesOutThatInputOnly) {
   EXPECT_EQ(json["settings"][2]["quality"], 1.0);
   EXPECT_EQ(json["settings"][2]["refusal"], "input 4: budget.max_density: the input needs more");
   EXPECT_EQ(json["settings"][3]["answered"], 4);
-}
-
-TEST_F(EvaluateTest, JsonMayGoToAFileBesideTheTable) {
-  const std::string path = ::testing::TempDir() + "edgewise_evaluate_beside.json";
-  const EvaluateOutcome run = Run({"--model=toy", "--caps=10%", "--json_file=" + path});
-  EXPECT_EQ(run.status, kExitOk) << run.err;
-  EXPECT_HAS(run.out, "samples  answered");
-  EXPECT_HAS(run.err, "JSON in " + path + "\n");
-  std::ifstream file(path);
-  const nlohmann::json written = nlohmann::json::parse(file, nullptr, false);
-  EXPECT_EQ(written["settings"], RunJson({"--model=toy", "--caps=10%"})["settings"]);
-  std::remove(path.c_str());
-  const EvaluateOutcome unwritten = Run({"--model=toy", "--json_file=/nowhere/a.json"});
-  EXPECT_EQ(unwritten.status, kExitServer);
-  EXPECT_HAS(unwritten.out, "samples  answered");
-  EXPECT_HAS(unwritten.err, "--json_file: cannot write \"/nowhere/a.json\"");
 }
 
 TEST_F(EvaluateTest, AnswerOneEdgeAboveItsCapIsAFault) {
