@@ -2,15 +2,12 @@
 #include <algorithm>
 #include <memory>
 #include <ostream>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "client/cli/commands.h"
 #include "client/cli/format.h"
 #include "client/cli/options.h"
@@ -125,25 +122,6 @@ struct GenerateFlags {
   }
 };
 
-// Words of the prompt that a model of words does not know and takes as one and the same token; "" for none. A model may
-// read words in lower case, so a word counts as known if its lower case is.
-std::string UnknownWords(const v1::ModelInfo& model, const std::string& prompt) {
-  if (model.tokenizer() != "word") return "";
-  const std::set<std::string> known(model.labels().begin(), model.labels().end());
-  size_t words = 0;
-  std::vector<std::string> unknown;
-  for (const auto& piece : absl::StrSplit(prompt, absl::ByAnyChar(" \t\n\v\f\r"), absl::SkipEmpty())) {
-    const std::string word(piece);
-    ++words;
-    if (known.count(word) == 0 && known.count(absl::AsciiStrToLower(word)) == 0) unknown.push_back(word);
-  }
-  if (unknown.empty()) return "";
-  return absl::StrFormat(
-      "%d of %s of the prompt unknown to the model, the first \"%s\"; words stand between spaces, as in "
-      "\"good night , sir\"\n",
-      unknown.size(), Plural(words, "word"), absl::Utf8SafeCEscape(unknown[0]));
-}
-
 // The tokens received so far.
 struct Progress {
   uint64_t tokens = 0;
@@ -183,8 +161,6 @@ int RunGenerate(Arguments arguments, std::ostream& out, std::ostream& err) {
   const CallOptions call{.timeout = values.connection.timeout};
   absl::StatusOr<v1::ModelInfo> model = (*client)->GetModel(request->model(), request->version(), call);
   if (!model.ok()) return ReportServerError(model.status(), values.connection, err);
-
-  err << UnknownWords(*model, request->prompt().text());
 
   const bool as_ids = model->tokenizer() == "none";
   Progress progress;

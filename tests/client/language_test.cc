@@ -176,15 +176,6 @@ TEST_F(LanguageTest, GeneratePrintsTheTextAsItComesAndWhatItCost) {
   EXPECT_EQ(generated_.priority(), 1u);
 }
 
-TEST_F(LanguageTest, WordsThatAModelOfWordsDoesNotKnowAreTold) {
-  const Outcome run = RunHere({"generate", "--model=toy", "--prompt=Negative  ROMEO: positive\nX"});
-  EXPECT_EQ(run.status, kExitOk);
-  EXPECT_HAS(run.err,
-             "2 of 4 words of the prompt unknown to the model, the first \"ROMEO:\"; words stand between spaces");
-  EXPECT_EQ(RunHere({"generate", "--model=toy", "--prompt=Negative positive"}).err, "");
-  EXPECT_EQ(RunHere({"generate", "--model=ids", "--token_ids=1"}).err, "");
-}
-
 TEST_F(LanguageTest, GenerateAsJsonIsALineForEveryMessage) {
   const Outcome run = RunHere({"generate", "--model=toy", "--prompt=Say", "--json"});
   ASSERT_EQ(run.status, kExitOk) << run.err;
