@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/format.h"
 #include "client/cli/load.h"
-#include "client/metrics/calibration.h"
+#include "client/metrics/metrics.h"
 
 namespace edgewise::cli {
 namespace {

@@ -5,10 +5,7 @@
 #include <span>
 
 #include "absl/strings/str_cat.h"
-#include "client/metrics/calibration.h"
-#include "client/metrics/cosine.h"
-#include "client/metrics/f1.h"
-#include "client/metrics/ranks.h"
+#include "client/metrics/metrics.h"
 
 namespace edgewise::cli {
 namespace {

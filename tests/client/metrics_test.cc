@@ -1,13 +1,11 @@
 // The measures of client/metrics: by hand, at their edges, and against those of tests/reference/make_metrics.py.
+#include "client/metrics/metrics.h"
+
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <vector>
-
-#include "client/metrics/calibration.h"
-#include "client/metrics/f1.h"
-#include "client/metrics/ranks.h"
 
 namespace edgewise {
 namespace {
