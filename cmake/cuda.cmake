@@ -15,7 +15,7 @@ if(NOT CMAKE_CUDA_COMPILER)
   message(STATUS "CUDA: nvcc not found; building for the CPU only")
   return()
 endif()
-set(EDGEWISE_CUDA_ARCHITECTURES "80-real;90-real;90-virtual" CACHE STRING
+set(EDGEWISE_CUDA_ARCHITECTURES "80-real;90a-real;90-virtual" CACHE STRING
   "GPUs that CUDA sources are compiled for: A100, H100 and H200; newer ones compile at start")
 if(NOT CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES ${EDGEWISE_CUDA_ARCHITECTURES})

@@ -103,8 +103,6 @@ struct AttentionInputs {
   // pattern is. (Otherwise those of its place in a list of keys: GroupedKeys.) One choice for all calls of a model, so
   // that a graph given back has the bytes of its pattern.
   bool runs_as_windows = false;
-  // k and v are rows that Backend::StoreInCache wrote: [rows, CacheFloats(heads * dim)]. No report wants a graph.
-  bool cached = false;
   // A bias of the scaled scores by distance (ALiBi, learned relative positions), in the backend's memory: query
   // position i and key position j get distance_bias[head * (2 * distance_span - 1) + j - i + distance_span - 1]. Or
   // null.
@@ -170,9 +168,10 @@ struct AttentionProblem {
   int32_t first_query = 0;  // tokens first_query..n-1 are queries, and are reported; 0 with DrawnRows
   int64_t query_shift = 0;  // token i's query is in row first_row + query_shift + i of q
   int64_t out_row = 0;      // row of the first query in the output
-  // [n / KvPage::kTokens, rounded up] The sequence's keys and values, in the backend's memory: pages of the key/value
-  // heads of head_dim columns. Host memory that outlives the call. Only where Backend::TakesPages, and not with
-  // DrawnRows. Null: they are rows of k and v.
+  // [n / KvPage::kTokens, rounded up] The sequence's keys and values: pages of the key/value heads of head_dim columns,
+  // which Backend::StoreInPages wrote. Host memory that outlives the call. Not with DrawnRows; on a GPU only where
+  // queries share their keys (AllPairs, GroupedKeys, compact ExplicitEdges), and no report wants a graph. Null: they
+  // are rows of k and v.
   const float* const* pages = nullptr;
   // the first `read_queries`; output rows of others hold anything
   int32_t read_queries = std::numeric_limits<int32_t>::max();

@@ -7,16 +7,19 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/decoder.h"
 #include "kernels/device_memory.h"
 #include "kernels/kv_page.h"
 #include "kernels/phase.h"
 #include "kernels/tensor.h"
+#include "kernels/token_choice.h"
 
 namespace edgewise {
 
@@ -89,9 +92,6 @@ class Backend {
   // Attend takes heads whose number of columns is a multiple of this; zeros may fill up a head.
   virtual int32_t HeadAlignment() const { return 1; }
 
-  // Whether Attend takes AttentionProblem::pages. Any thread.
-  virtual bool TakesPages() const { return false; }
-
   // Whether Allocate, Reserve, Upload, PrepareLinear and PrepareMemberships may be called, on memory and weights of the
   // caller's own, while another thread uses the backend.
   virtual bool PreparesBeside() const { return false; }
@@ -147,23 +147,36 @@ class Backend {
   // positions[r] of the table as cosines c and sines s, side by side, (a, b) = (a c - b s, b c + a s). positions
   // [x.rows], host.
   virtual absl::Status Rotate(Matrix x, ConstMatrix table, std::span<const int32_t> positions) = 0;
-  // A cache of keys and values: rows that calls of Attend read again and again (AttentionInputs::cached). Returns the
-  // floats that `columns` columns of a row take there: fewer where the precision rounds keys and values anyhow.
-  virtual int64_t CacheFloats(int64_t columns) const { return columns; }
-  // Writes rows of keys and values to a cache. cache [x.rows, CacheFloats(x.columns)]; x.columns is a multiple of
-  // HeadAlignment.
-  virtual absl::Status StoreInCache(ConstMatrix x, Matrix cache) = 0;
-  // Writes keys and values of tokens that follow each other to a page, from its token `first` on. x [at most
-  // KvPage::kTokens - first, 2 * shape.heads * shape.head_dim]: the keys of each head, then the values. Only where
-  // TakesPages.
-  virtual absl::Status StoreInPage(ConstMatrix /*x*/, const KvPage& /*shape*/, float* /*page*/, int64_t /*first*/) {
-    return NotHere("pages");
-  }
+  // The floats that `numbers` numbers of a page (kernels/kv_page.h) take: fewer where the precision rounds keys and
+  // values anyhow.
+  virtual int64_t CacheFloats(int64_t numbers) const { return numbers; }
+  // Writes rows of keys and values to pages of the shape, each of CacheFloats(shape.floats()) floats. x [.., 2 *
+  // shape.heads * shape.head_dim]: the keys of each head, then the values.
+  virtual absl::Status StoreInPages(ConstMatrix x, const KvPage& shape, std::span<const PagePlace> places) = 0;
   // y[i] = x[rows[i]].
   virtual absl::Status GatherRows(ConstMatrix x, std::span<const int64_t> rows, Matrix y) = 0;
   // y[s] = sum of rows offsets[s]..offsets[s+1]-1 of x, divided by divisors[s]. offsets [sequences + 1].
   virtual absl::Status PoolMean(ConstMatrix x, std::span<const int64_t> offsets, std::span<const float> divisors,
                                 Matrix y) = 0;
+  // A decoder for calls of Decode, which the backend outlives; null where it does not take its shape, and runs such
+  // layers operation by operation.
+  virtual absl::StatusOr<std::unique_ptr<PreparedDecoder>> PrepareDecoder(const Decoder& /*decoder*/) {
+    return nullptr;
+  }
+  // Runs at most kMostDecodedRows tokens through all layers: their keys and values are stored, then they attend. logits
+  // [rows that predict, vocabulary], in the order of rows. A row's bytes depend on its own text alone; the order of its
+  // sums is that of Decode, not of the operations one by one.
+  virtual absl::Status Decode(PreparedDecoder& /*decoder*/, std::span<const DecodedRow> /*rows*/, Matrix /*logits*/) {
+    return NotHere("step of a decoder");
+  }
+  // Chooses a token for each of `choices`. The logits [.., vocabulary] of their samples follow each other, in the order
+  // of choices, and may come in any number of calls of AddLogits, which may change them. ChosenTokens waits. A choice
+  // depends on its own rows alone, bit for bit, and on the CPU is ChooseToken's; a GPU sums weights as multiples of
+  // 2^-40 of the largest.
+  virtual absl::StatusOr<std::unique_ptr<TokenChooser>> MakeTokenChooser(std::span<const TokenChoice> choices,
+                                                                         int64_t vocabulary) = 0;
+  virtual absl::Status AddLogits(TokenChooser& chooser, Matrix logits) = 0;
+  virtual absl::StatusOr<std::vector<ChosenToken>> ChosenTokens(TokenChooser& chooser) = 0;
   // y = (x0, x1, x0 * x1, x0 - x1), side by side. x0, x1 [rows, hidden], y [rows, 4 * hidden].
   virtual absl::Status PairFeatures(ConstMatrix x0, ConstMatrix x1, Matrix y) = 0;
 

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/philox.h"  // EDGEWISE_HOST_DEVICE
+
 namespace edgewise {
 
 // The shape of a page of one layer: the keys, then the values, of kTokens tokens that follow each other, head by head.
@@ -16,8 +18,15 @@ struct KvPage {
 
   int64_t floats() const { return Values(heads); }
   // The place of a head's keys and values, each [kTokens, head_dim].
-  int64_t Keys(int32_t head) const { return int64_t{head} * kTokens * head_dim; }
-  int64_t Values(int32_t head) const { return Keys(heads + head); }
+  EDGEWISE_HOST_DEVICE int64_t Keys(int32_t head) const { return int64_t{head} * kTokens * head_dim; }
+  EDGEWISE_HOST_DEVICE int64_t Values(int32_t head) const { return Keys(heads + head); }
+};
+
+// Row `row` of a matrix of keys and values is that of token `token` of a page.
+struct PagePlace {
+  float* page = nullptr;  // in the backend's memory
+  int32_t token = 0;      // below KvPage::kTokens
+  int32_t row = 0;
 };
 
 }  // namespace edgewise

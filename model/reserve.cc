@@ -37,8 +37,7 @@ absl::Status ReserveForGenerations(const Model& model, const GenerationLimits& l
 
   // Doubles: whole generations may be more than there are bytes.
   const auto of_token = static_cast<double>(samples * layers * model.backend().CacheFloats(2 * Width(config)));
-  const int64_t page = model.backend().TakesPages() ? KvPage::kTokens : 1;
-  const int64_t tokens = (config.max_position_embeddings + page - 1) / page * page;
+  const int64_t tokens = (config.max_position_embeddings + KvPage::kTokens - 1) / KvPage::kTokens * KvPage::kTokens;
   const double all = static_cast<double>(limits.generations) * static_cast<double>(tokens) * of_token;
   const double caches = std::min(all, static_cast<double>(limits.cache_bytes) / sizeof(float));
   return model.backend().Reserve(0, rows + static_cast<int64_t>(caches));

@@ -21,7 +21,8 @@ ALLOWED = {
 FLOORS = {
     "kernels": ["kernels/", "kernels/cpu/thread_pool", "kernels/cpu/simd/", "kernels/cpu/linear",
                 "kernels/cpu/memberships", "kernels/cpu/attention/", "kernels/cpu/cpu_backend",
-                "kernels/cuda/device/", "kernels/cuda/ops/", "kernels/cuda/attention/", "kernels/cuda/cuda_backend",
+                "kernels/cuda/device/", "kernels/cuda/ops/", "kernels/cuda/attention/", "kernels/cuda/decode/",
+                "kernels/cuda/cuda_backend",
                 "kernels/backend.cc"],
     "model": ["model/tokenizers/utf8", "model/checkpoint/json_", "model/input/work_bounds", "model/tokenizers/", "model/chat/", "model/image/",
               "model/kinds/override.h",

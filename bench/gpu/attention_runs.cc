@@ -170,6 +170,7 @@ absl::Status AttentionRuns::Attend(const EdgewiseBenchCall& call, int kind, std:
 
 absl::Status AttentionRuns::RunGiven(const EdgewiseBenchCall& call, const KernelCall& kernels) {
   cuda::DeviceCall of = kernels.call;
+  of.bf16 = bf16_;
   DeviceArray rounded;
   if (bf16_) {  // as the backend does in every call
     absl::StatusOr<DeviceArray> block =

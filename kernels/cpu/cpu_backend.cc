@@ -46,8 +46,6 @@ class CpuBackend : public Backend {
 
   const std::string& device() const override { return device_; }
 
-  bool TakesPages() const override { return true; }
-
   uint64_t WorkingBytes() const override { return edgewise::WorkingBytes(); }
 
   void ReleaseUnused() override { buffers_.Age(); }
@@ -139,16 +137,12 @@ class CpuBackend : public Backend {
     return absl::OkStatus();
   }
 
-  absl::Status StoreInCache(ConstMatrix x, Matrix cache) override {
-    for (int64_t r = 0; r < x.rows; ++r) std::copy_n(x.row(r), x.columns, cache.row(r));
-    return absl::OkStatus();
-  }
-
-  absl::Status StoreInPage(ConstMatrix x, const KvPage& shape, float* page, int64_t first) override {
-    for (int32_t part = 0; part < 2 * shape.heads; ++part) {
-      float* const to = page + shape.Keys(part) + first * shape.head_dim;
-      const ConstMatrix from = x.Columns(int64_t{part} * shape.head_dim, shape.head_dim);
-      for (int64_t r = 0; r < x.rows; ++r) std::copy_n(from.row(r), shape.head_dim, to + r * shape.head_dim);
+  absl::Status StoreInPages(ConstMatrix x, const KvPage& shape, std::span<const PagePlace> places) override {
+    for (const auto& [page, token, row] : places) {
+      for (int32_t part = 0; part < 2 * shape.heads; ++part) {
+        std::copy_n(x.row(row) + int64_t{part} * shape.head_dim, shape.head_dim,
+                    page + shape.Keys(part) + int64_t{token} * shape.head_dim);
+      }
     }
     return absl::OkStatus();
   }
@@ -172,6 +166,18 @@ class CpuBackend : public Backend {
       }
     });
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<TokenChooser>> MakeTokenChooser(std::span<const TokenChoice> choices,
+                                                                 int64_t vocabulary) override {
+    return std::make_unique<HostTokenChooser>(choices, vocabulary);
+  }
+  absl::Status AddLogits(TokenChooser& chooser, Matrix logits) override {
+    static_cast<HostTokenChooser&>(chooser).Add(logits);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::vector<ChosenToken>> ChosenTokens(TokenChooser& chooser) override {
+    return static_cast<HostTokenChooser&>(chooser).chosen();
   }
 
   absl::Status PairFeatures(ConstMatrix x0, ConstMatrix x1, Matrix y) override {

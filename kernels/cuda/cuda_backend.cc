@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/decode/decoder.h"
 #include "kernels/cuda/device/cancel_flags.h"
 #include "kernels/cuda/device/device_array.h"
 #include "kernels/cuda/device/kernel_list.h"
@@ -19,7 +20,9 @@
 #include "kernels/cuda/ops/gemm.h"
 #include "kernels/cuda/ops/linear.h"
 #include "kernels/cuda/ops/memberships.h"
+#include "kernels/cuda/ops/pages.h"
 #include "kernels/cuda/ops/rows.h"
+#include "kernels/cuda/ops/token_chooser.h"
 #include "kernels/cuda_module.h"
 
 namespace edgewise::cuda {
@@ -154,12 +157,14 @@ class CudaBackend : public Backend {
     });
   }
 
-  int64_t CacheFloats(int64_t columns) const override { return bf16_ ? columns / 2 : columns; }
+  int64_t CacheFloats(int64_t numbers) const override { return bf16_ ? numbers / 2 : numbers; }
 
-  absl::Status StoreInCache(ConstMatrix x, Matrix cache) override {
-    return Run("rows to a cache", [&] {
-      if (!bf16_) return cuda::GatherRows(device_->stream(), x, nullptr, cache);
-      return RoundRows(device_->stream(), x, reinterpret_cast<__nv_bfloat16*>(cache.data), 2 * cache.stride);
+  absl::Status StoreInPages(ConstMatrix x, const KvPage& shape, std::span<const PagePlace> places) override {
+    if (places.empty()) return absl::OkStatus();
+    return Staged([&](Staging& staging) {
+      const PagePlace* staged = staging.Add(places);
+      const auto count = static_cast<int64_t>(places.size());
+      return [=, this] { return cuda::StoreInPages(device_->stream(), x, shape, staged, count, bf16_); };
     });
   }
 
@@ -179,6 +184,31 @@ class CudaBackend : public Backend {
       const float* by = staging.Add(divisors);
       return [=, this] { return cuda::PoolMean(device_->stream(), x, begins, by, y); };
     });
+  }
+
+  absl::StatusOr<std::unique_ptr<PreparedDecoder>> PrepareDecoder(const Decoder& decoder) override {
+    return Use([&] { return CudaDecoder::Create(device_, decoder); });
+  }
+
+  absl::Status Decode(PreparedDecoder& decoder, std::span<const DecodedRow> rows, Matrix logits) override {
+    return Use([&] { return static_cast<CudaDecoder&>(decoder).Run(rows, logits); });
+  }
+
+  absl::StatusOr<std::unique_ptr<TokenChooser>> MakeTokenChooser(std::span<const TokenChoice> choices,
+                                                                 int64_t vocabulary) override {
+    return Use([&] { return CudaTokenChooser::Create(device_, choices, vocabulary); });
+  }
+
+  absl::Status AddLogits(TokenChooser& chooser, Matrix logits) override {
+    return Use([&] { return static_cast<CudaTokenChooser&>(chooser).Add(logits); });
+  }
+
+  absl::StatusOr<std::vector<ChosenToken>> ChosenTokens(TokenChooser& chooser) override {
+    const auto& of = static_cast<CudaTokenChooser&>(chooser);
+    std::vector<ChosenToken> chosen(static_cast<size_t>(of.choices()));
+    const absl::Status status = Collect({{chosen.data(), of.chosen(), Bytes(std::span(chosen))}});
+    if (!status.ok()) return status;
+    return chosen;
   }
 
   absl::Status PairFeatures(ConstMatrix x0, ConstMatrix x1, Matrix y) override {

@@ -1,5 +1,6 @@
-# Sources of the CUDA backend; included where they are built for a GPU and where they are built for the emulator. The
-# library of matrix products is not among them: ops/gemm_cublaslt.cc, or the emulator's.
+# Sources of the CUDA backend; included where they are built for a GPU and where they are built for the emulator. Not
+# among them: the library of matrix products and maps of the copying engine, ops/gemm_cublaslt.cc and
+# device/tensor_map.cc, or the emulator's.
 set(EDGEWISE_CUDA_SOURCES
   attention/caps.cu
   attention/draw_events.cu
@@ -9,17 +10,22 @@ set(EDGEWISE_CUDA_SOURCES
   attention/rounds.cu
   attention/rows.cu
   attention/tiles.cu
+  attention/tiles_wide.cu
+  decode/step.cu
   ops/gemm.cu
   ops/gemv.cu
   ops/memberships.cu
   ops/memberships_split.cu
-  ops/rows.cu)
+  ops/pages.cu
+  ops/rows.cu
+  ops/tokens.cu)
 set(EDGEWISE_CUDA_HOST_SOURCES
   attention/attention.cc
   attention/edge_graph.cc
   attention/items.cc
   attention/rounds.cc
   cuda_backend.cc
+  decode/decoder.cc
   device/cancel_flags.cc
   device/kernel_list.cc
   device/launch.cc
@@ -27,5 +33,6 @@ set(EDGEWISE_CUDA_HOST_SOURCES
   ops/linear.cc
   ops/membership_halves.cc
   ops/memberships.cc
+  ops/token_chooser.cc
   device/runtime.cc
   device/staging.cc)

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "model/checkpoint/decoder.h"
 #include "model/checkpoint/weight_tables.h"
 
 namespace edgewise {
@@ -308,6 +309,12 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> PlaceWeights(const ModelConfig& co
     load([&] { return loader.LoadNorm("final_norm", weights->final_norm); });
   }
   load([&] { return loader.LoadOutput(*weights); });
+  load([&] {
+    absl::StatusOr<std::unique_ptr<PreparedDecoder>> decoder = PrepareDecoder(config, *weights, backend);
+    if (!decoder.ok()) return decoder.status();
+    weights->decoder = *std::move(decoder);
+    return absl::OkStatus();
+  });
   if (!status.ok()) return status;
   return weights;
 }

@@ -54,6 +54,8 @@ struct ModelWeights {
   Norm classifier_norm;                               // of its rows; empty: none
   std::unique_ptr<LinearWeights> classifier_output;   // null: causal-lm, embedding
   std::vector<std::unique_ptr<LinearWeights>> dense;  // ModelConfig::dense
+  // Of all of the above, for plain generations (GenerationStep); null: none.
+  std::unique_ptr<PreparedDecoder> decoder;
 
   // The weights of layer `application`, which may be those of all layers.
   const LayerWeights& layer(size_t application) const { return layers.size() == 1 ? layers[0] : layers[application]; }

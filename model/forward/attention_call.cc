@@ -32,16 +32,10 @@ PairwiseBias BiasOf(const Model& model, const ModelSequence& sequence) {
   return bias;
 }
 
-template <typename Range>
-size_t SequencesOf(const Range& members) {
+size_t SequencesOf(const Members& members) {
   size_t sequences = 0;
   for (const Member* member : members) sequences += member->input->ranges.size();
   return sequences;
-}
-
-// Whether one call of Backend::Attend takes both. Pages belong to a sequence, matrices of keys and values to a call.
-bool Together(const KvCache* a, const KvCache* b) {
-  return a == b || (a != nullptr && b != nullptr && a->paged() && b->paged());
 }
 
 }  // namespace
@@ -68,42 +62,21 @@ absl::Status AttentionCall::Attend(const Model& model, int32_t layer, const Memb
   caps_.reserve(members_.size());  // the backend keeps pointers
   if (reports_.size() < sequences_) reports_.resize(sequences_);
   AttentionReport* reports = reports_.data();
-  for (std::span<Member* const> rest(members_); !rest.empty();) {
-    const KvCache* const cache = rest[0]->input->cache;
-    size_t count = 0;
-    while (count < rest.size() && Together(rest[count]->input->cache, cache)) ++count;
-    const double part = count == members_.size() ? share : 1.0;
-    RETURN_IF_ERROR(AttendTogether(model, rest.first(count), inputs, shared, part, reports, scratch, out));
-    reports += SequencesOf(rest.first(count));
-    rest = rest.subspan(count);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status AttentionCall::AttendTogether(const Model& model, std::span<Member* const> members, AttentionInputs inputs,
-                                           bool shared, double share, AttentionReport* reports,
-                                           std::pmr::memory_resource* scratch, Matrix out) {
-  const size_t first_cap = caps_.size();
   auto& [problems, biases] = problems_.emplace(scratch);
-  biases.reserve(SequencesOf(members));
+  biases.reserve(sequences_);
   const ModelConfig& config = model.config();
   const bool first_rows = config.pooling == Pooling::kCls && layer_ + 1 == config.num_hidden_layers;
-  for (Member* member : members) {
+  for (Member* member : members_) {
     const RunningInput& input = *member->input;
     ASSIGN_OR_RETURN(MemberPatterns made, PatternsOf(model, *member, layer_, scratch));
     member->result->capped |= made.capped;
-    const int32_t cap = member->ledger == nullptr ? -1 : static_cast<int32_t>(caps_.size() - first_cap);
+    const int32_t cap = member->ledger == nullptr ? -1 : static_cast<int32_t>(caps_.size());
     if (cap >= 0)
       caps_.push_back({.ledger = member->ledger.get(), .share = input.shares[layer_], .keep = input.draw->keep});
     const int64_t query_row = shared ? input.prefix->row : member->row;
     const uint32_t copy = member->sample - input.draw->first_sample;
-    const KvCache* const cache = input.cache;
-    const float* const* pages = nullptr;
-    int64_t key_row = query_row;
-    if (cache != nullptr) {
-      pages = cache->paged() ? cache->Pages(layer_, copy) : nullptr;
-      key_row = cache->paged() ? 0 : cache->FirstRow(layer_, copy);
-    }
+    const float* const* const pages = input.cache == nullptr ? nullptr : input.cache->Pages(layer_, copy);
+    int64_t key_row = pages == nullptr ? query_row : 0;
     int64_t queries = 0;  // of the sequences before
     for (size_t side = 0; side < input.ranges.size(); ++side) {
       const QueryRange& range = input.ranges[side];
@@ -128,17 +101,11 @@ absl::Status AttentionCall::AttendTogether(const Model& model, std::span<Member*
       queries += range.queries();
     }
   }
-  if (const KvCache* const cache = members[0]->input->cache; cache != nullptr && !cache->paged()) {
-    inputs.k = cache->Keys(layer_);
-    inputs.v = cache->Values(layer_);
-    inputs.cached = true;
-  }
-  const std::span<EdgeCap> caps = std::span(caps_).subspan(first_cap);
   if (share < 1.0) {
-    ASSIGN_OR_RETURN(parts_, model.backend().AttendInParts(inputs, problems, caps, out));
+    ASSIGN_OR_RETURN(parts_, model.backend().AttendInParts(inputs, problems, caps_, out));
     return absl::OkStatus();
   }
-  const absl::Status status = model.backend().Attend(inputs, problems, caps, out);
+  const absl::Status status = model.backend().Attend(inputs, problems, caps_, out);
   problems_.reset();
   return status;
 }

@@ -81,11 +81,6 @@ class AttentionCall {
   void Clear();
 
  private:
-  // Attends neighbours, whose keys and values are in pages, in one cache, or in none. Their caps, and `reports`, are
-  // places in caps_ and reports_.
-  absl::Status AttendTogether(const Model& model, std::span<Member* const> members, AttentionInputs inputs, bool shared,
-                              double share, AttentionReport* reports, std::pmr::memory_resource* scratch, Matrix out);
-
   int32_t layer_ = 0;
   Members members_;
   size_t sequences_ = 0;                  // of all members

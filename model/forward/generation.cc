@@ -8,13 +8,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/permutation.h"
+#include "model/checkpoint/decoder.h"
+#include "model/checkpoint/weights.h"
 #include "model/forward/cancel_on_stop.h"
 #include "model/forward/edge_budget.h"
 #include "model/forward/generated_text.h"
 #include "model/forward/generation_step.h"
 #include "model/forward/kv_cache.h"
 #include "model/forward/softmax.h"
-#include "model/forward/token_choice.h"
 #include "model/forward/wave.h"
 #include "model/kinds/override.h"
 #include "model/kinds/patterns.h"
@@ -53,6 +54,19 @@ absl::Status Guarded(const Body& body) {
 // A row that a cap may have changed is not computed again.
 bool IsCapped(const GenerationOptions& options) { return options.max_edges != kNoCap || options.max_density > 0.0; }
 
+// Whether every row attends to all pairs, as the model's decoder does, of which no cap drops any. A text with gaps has
+// other windows.
+bool IsPlain(const Model& model, const GenerationOptions& options, const ModelSequence& prompt) {
+  const ModelConfig& config = model.config();
+  if (model.weights().decoder == nullptr || prompt.positions.back() + 1 != prompt.valid()) return false;
+  for (int32_t l = 0; l < config.num_hidden_layers; ++l) {
+    const AttentionConfig* const attention = model.Choose(options, nullptr, l).attention;
+    if (attention != nullptr && attention->kind != &kDenseKind) return false;
+    if ((attention == nullptr ? AllPairs::kFar : attention->reach) != ReachOfDecoder(config, l)) return false;
+  }
+  return true;
+}
+
 // Of a text that has `tokens` now.
 CacheBytes BytesOf(const KvCache& cache, const GenerationOptions& options, int64_t tokens, int64_t most) {
   const int64_t next = IsCapped(options) ? most : tokens;
@@ -64,7 +78,7 @@ CacheBytes BytesOf(const KvCache& cache, const GenerationOptions& options, int64
 
 CacheBytes CacheBytesOf(const Model& model, const ModelSequence& prompt, const GenerationOptions& options) {
   const int64_t most = CachedTokens(model.config(), prompt, options);
-  return BytesOf(KvCache(model, options, most), options, prompt.valid(), most);
+  return BytesOf(KvCache(model, options), options, prompt.valid(), most);
 }
 
 struct Generation::State {
@@ -79,7 +93,8 @@ struct Generation::State {
   absl::Status TakeMemory() { return cache.Grow(IsCapped(options) ? most_cached : context().valid()); }
   void DropCache();
   void SelectRow();
-  void Choose(const std::vector<double>& distribution, bool finite);
+  TokenChoice Choice() const;
+  void Take(const ChosenToken& chosen);
   absl::Status FinishToken();
   int32_t uncached() const { return last() - cached; }  // tokens before the last
   int32_t last() const { return context().valid() - 1; }
@@ -108,6 +123,9 @@ struct Generation::State {
   const ModelConfig& config;
   const GenerationOptions options;
   const int32_t first_drawn;  // the samples share the layers below it
+  // ModelWeights::decoder runs its decoded rows. By the request alone, so that a row has the same bytes whoever is
+  // beside it, and when it is computed again.
+  const bool plain;
 
   ContextWindow window;
   const uint32_t most_tokens;
@@ -142,11 +160,12 @@ Generation::State::State(const Model& model, const ModelSequence& prompt, Genera
       config(model.config()),
       options(std::move(given)),
       first_drawn(FirstDrawnLayer(config, options)),
+      plain(IsPlain(model, options, prompt)),
       window(config, options.overflow, prompt),
       most_tokens(MostTokens(config, window, options)),
       most_cached(CachedTokens(config, prompt, options)),
       prompt_tokens(context().valid()),
-      cache(model, options, most_cached),
+      cache(model, options),
       rows(config, options, first_drawn < config.num_hidden_layers ? options.samples : 1, cache, false),
       before(config, options, static_cast<uint32_t>(rows.results.size()), cache, true),
       text(options.stop) {
@@ -204,11 +223,11 @@ GenerationStep::Rows Generation::State::SelectPart(int32_t end) {
   part_end = end;
   part_ends = end == last() && (phase() == Phase::kDecode || end < prompt_tokens);
   if (part_ends) SelectRow();
-  if (end == cached) return {nullptr, &rows};
+  if (end == cached) return {nullptr, &rows, Choice()};
   part.positions.assign(context().positions.begin(), context().positions.begin() + end);
   part.token_ids.assign(context().token_ids.begin(), context().token_ids.begin() + part.positions.back() + 1);
   before.Select({&part, cached}, kNoCap);
-  return {&before, part_ends ? &rows : nullptr};
+  return {&before, part_ends ? &rows : nullptr, Choice()};
 }
 
 // The rows of a part that runs are dropped.
@@ -230,13 +249,18 @@ void Generation::State::SelectRow() {
   rows.Select({&context(), last()}, binds ? next.edges.budget : kNoCap);
 }
 
-void Generation::State::Choose(const std::vector<double>& distribution, bool finite) {
-  next_finite = finite;
-  if (!finite) return;
-  next.token_id = ChooseToken(distribution, {options.temperature, options.top_k, options.top_p, config.pad_token_id},
-                              TokenUniform(options.seed, window.text_length()));
-  next.log_probability = std::log(distribution[next.token_id]);
-  next_finite = std::isfinite(next.log_probability);  // else all of it was the pad's
+TokenChoice Generation::State::Choice() const {
+  return {.temperature = options.temperature,
+          .top_k = options.top_k,
+          .top_p = options.top_p,
+          .excluded = config.pad_token_id,
+          .uniform = TokenUniform(options.seed, window.text_length())};
+}
+
+void Generation::State::Take(const ChosenToken& chosen) {
+  next.token_id = chosen.id;
+  next.log_probability = chosen.log_probability;
+  next_finite = chosen.finite;
 }
 
 absl::Status Generation::State::FinishToken() {
@@ -301,14 +325,14 @@ absl::Status Generation::State::StartRows(std::span<State* const> states, bool o
     state->place = rows.size();
     rows.push_back(state->SelectPart(of_token ? state->last() : state->PartEnd()));
   }
-  return step->Start(rows, states[0]->first_drawn, phase);
+  return step->Start(rows, states[0]->first_drawn, phase, states[0]->plain && phase == Phase::kDecode);
 }
 
 absl::Status Generation::State::FinishRows(std::span<State* const> states) {
   const std::shared_ptr<GenerationStep> step = states[0]->step;
-  RETURN_IF_ERROR(step->Finish([&](size_t place, const std::vector<double>& distribution, bool finite) {
+  RETURN_IF_ERROR(step->Finish([&](size_t place, const ChosenToken& chosen) {
     for (State* state : states) {
-      if (state->place == place) state->Choose(distribution, finite);
+      if (state->place == place) state->Take(chosen);
     }
   }));
   for (State* state : states) {
@@ -357,7 +381,8 @@ void Generation::DropCache() { state_->DropCache(); }
 
 bool Generation::Joins(const Generation& other) const {
   const State &a = *state_, &b = *other.state_;
-  return !a.alone && !b.alone && &a.model == &b.model && a.first_drawn == b.first_drawn && a.phase() == b.phase();
+  return !a.alone && !b.alone && &a.model == &b.model && a.plain == b.plain && a.first_drawn == b.first_drawn &&
+         a.phase() == b.phase();
 }
 
 absl::Status Generation::Step() {

@@ -34,9 +34,8 @@ struct GenerationOptions : Draw {
 };
 
 // The bytes of a generation's keys and values: held now, held in the next step, and with a page more
-// (kernels/kv_page.h) unless the text cannot grow so far; and those of the longest text. Where the backend takes no
-// pages, or a row that a budget caps could not be computed again (Generation::CanDropCache), all but the first are
-// those of the longest text.
+// (kernels/kv_page.h) unless the text cannot grow so far; and those of the longest text. Where a row that a budget caps
+// could not be computed again (Generation::CanDropCache), all but the first are those of the longest text.
 struct CacheBytes {
   uint64_t held = 0, next = 0, ahead = 0, longest = 0;
 };

@@ -6,8 +6,9 @@
 #include <numeric>
 #include <utility>
 
+#include "model/checkpoint/decoder.h"
+#include "model/checkpoint/weights.h"
 #include "model/forward/heads.h"
-#include "model/forward/softmax.h"
 #include "text/status_macros.h"
 
 namespace edgewise {
@@ -37,9 +38,13 @@ void GenerationRows::AddSamples(std::vector<Wave::Sample>& samples) {
   for (SampleResult& result : results) samples.push_back({&input, sample++, &result});
 }
 
-absl::Status GenerationStep::Start(std::span<const Rows> rows, int32_t first_drawn, Phase phase) {
+absl::Status GenerationStep::Start(std::span<const Rows> rows, int32_t first_drawn, Phase phase, bool decoded) {
   rows_.assign(rows.begin(), rows.end());
   phase_ = phase;
+  if (decoded) {
+    SelectDecoded();
+    return absl::OkStatus();
+  }
   std::vector<RunningInput*> inputs;
   for (const Rows& of : rows_) {
     for (GenerationRows* part : {of.before, of.last}) {
@@ -49,11 +54,83 @@ absl::Status GenerationStep::Start(std::span<const Rows> rows, int32_t first_dra
   return wave_->Start(inputs, {first_drawn, phase});
 }
 
+void GenerationStep::SelectDecoded() {
+  const ModelConfig& config = wave_->model().config();
+  RowsOfDecoder& decoded = decoded_.emplace();
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    for (const GenerationRows* part : {rows_[i].before, rows_[i].last}) {
+      if (part == nullptr) continue;
+      const auto& [sequence, first] = part->input.ranges[0];
+      for (int32_t token = first; token < sequence->valid(); ++token) {
+        const int32_t place = sequence->positions[token];
+        decoded.rows.push_back({.token = sequence->token_ids[place],
+                                .position = config.position_offset > 0 ? token : place,
+                                .keys = token + 1,
+                                .predicts = part == rows_[i].last,
+                                .pages = part->input.cache->Memory()});
+        decoded.generations.push_back(i);
+      }
+    }
+  }
+}
+
+absl::Status GenerationStep::StepDecoded() {
+  const Model& model = wave_->model();
+  RowsOfDecoder& decoded = *decoded_;
+  const int64_t vocabulary = model.config().vocab_size;
+  const auto predict = [](std::span<const DecodedRow> rows) {
+    return std::count_if(rows.begin(), rows.end(), [](const DecodedRow& row) { return row.predicts; });
+  };
+  if (decoded.logits.data() == nullptr && predicts()) {
+    ASSIGN_OR_RETURN(decoded.logits, model.backend().Allocate(predict(decoded.rows) * vocabulary));
+  }
+  const std::span<const DecodedRow> rest = std::span(decoded.rows).subspan(decoded.next);
+  const std::span<const DecodedRow> rows = rest.first(std::min<size_t>(rest.size(), kMostDecodedRows));
+  const Matrix logits(decoded.logits.data() + decoded.predicted * vocabulary, predict(rows), vocabulary);
+  RETURN_IF_ERROR(model.backend().Decode(*model.weights().decoder, rows, logits));
+  decoded.next += rows.size();
+  decoded.predicted += logits.rows;
+  return absl::OkStatus();
+}
+
+// Logits of generations that have left are nobody's.
+absl::Status GenerationStep::FinishDecoded(TokenChooser& chooser) const {
+  const int64_t vocabulary = wave_->model().config().vocab_size;
+  int64_t first = 0, row = 0;  // rows first..row - 1 of the logits have not been added yet
+  const auto add = [&] {
+    const Matrix logits(decoded_->logits.data() + first * vocabulary, row - first, vocabulary);
+    return row == first ? absl::OkStatus() : wave_->model().backend().AddLogits(chooser, logits);
+  };
+  for (size_t r = 0; r < decoded_->rows.size(); ++r) {
+    if (!decoded_->rows[r].predicts) continue;
+    const bool left = rows_[decoded_->generations[r]].last == nullptr;
+    if (left) RETURN_IF_ERROR(add());
+    ++row;
+    if (left) first = row;
+  }
+  return add();
+}
+
+// Of all keys of a row, or those of its windows.
+void GenerationStep::CountEdges() {
+  const ModelConfig& config = wave_->model().config();
+  for (const Rows& of : rows_) {
+    if (of.last == nullptr) continue;
+    SampleResult& result = of.last->results[0];
+    const int64_t keys = of.last->input.ranges[0].sequence->valid();
+    for (int32_t l = 0; l < config.num_hidden_layers; ++l) {
+      const int64_t near = std::min<int64_t>(keys, int64_t{1} + ReachOfDecoder(config, l));
+      result.edges += static_cast<uint64_t>(near * config.num_attention_heads);
+    }
+  }
+}
+
 bool GenerationStep::predicts() const {
   return std::any_of(rows_.begin(), rows_.end(), [](const Rows& of) { return of.last != nullptr; });
 }
 
 int64_t GenerationStep::rows() const {
+  if (decoded_.has_value()) return std::min<int64_t>(std::ssize(decoded_->rows), kMostDecodedRows);
   int64_t rows = 0;
   for (const Rows& of : rows_) {
     for (const GenerationRows* part : {of.before, of.last}) {
@@ -65,6 +142,7 @@ int64_t GenerationStep::rows() const {
 
 absl::Status GenerationStep::StepLayer() {
   RETURN_IF_ERROR(removed_);
+  if (decoded_.has_value()) return StepDecoded();
   if (!wave_->shared() && wave_->samples().empty()) RETURN_IF_ERROR(StartSamples());
   return wave_->Step();
 }
@@ -82,6 +160,14 @@ void GenerationStep::Remove(size_t i) {
   const Rows gone = std::exchange(rows_[i], {});
   if (gone.before != nullptr) gone.before->input.complete = true;
   if (gone.last != nullptr) gone.last->input.complete = true;
+  if (decoded_.has_value()) {  // its pages go
+    for (size_t r = decoded_->rows.size(); r-- > decoded_->next;) {
+      if (decoded_->generations[r] != i) continue;
+      decoded_->rows.erase(decoded_->rows.begin() + static_cast<int64_t>(r));
+      decoded_->generations.erase(decoded_->generations.begin() + static_cast<int64_t>(r));
+    }
+    return;
+  }
   if (!removed_.ok()) return;
   try {
     removed_ = wave_->Record();
@@ -91,32 +177,37 @@ void GenerationStep::Remove(size_t i) {
   }
 }
 
-absl::Status GenerationStep::Finish(absl::FunctionRef<void(size_t, const std::vector<double>&, bool)> visit) {
+absl::Status GenerationStep::Finish(absl::FunctionRef<void(size_t, const ChosenToken&)> visit) {
   RETURN_IF_ERROR(removed_);
-  if (predicts() && wave_->samples().empty()) RETURN_IF_ERROR(StartSamples());
+  if (!predicts()) return decoded_.has_value() ? absl::OkStatus() : wave_->Finish();
+  if (!decoded_.has_value() && wave_->samples().empty()) RETURN_IF_ERROR(StartSamples());
+  std::vector<TokenChoice> choices;
+  choices.reserve(rows_.size());
   size_t samples = 0;
-  for (const Rows& of : rows_) samples += of.last == nullptr ? 0 : of.last->results.size();
+  for (const Rows& of : rows_) {
+    if (of.last == nullptr) continue;
+    choices.push_back(of.choice);
+    choices.back().samples = static_cast<uint32_t>(of.last->results.size());
+    samples += of.last->results.size();
+  }
   std::vector<int64_t> places(samples);  // all rows that are left
   std::iota(places.begin(), places.end(), 0);
-
-  const size_t vocabulary = wave_->model().config().vocab_size;
-  std::vector<double> mean(vocabulary), more(vocabulary);
-  size_t i = 0, sample = 0;  // that come next
-  bool finite = true;
-  RETURN_IF_ERROR(VocabularyLogits(*wave_, places, phase_, [&](size_t, const float* logits) {
-    while (rows_[i].last == nullptr) ++i;
-    std::vector<double>& probabilities = sample == 0 ? mean : more;
-    finite &= AllFinite(logits, vocabulary);
-    Softmax(logits, probabilities);
-    for (size_t c = 0; sample > 0 && c < vocabulary; ++c) mean[c] += more[c];
-    const size_t of_row = rows_[i].last->results.size();
-    if (++sample < of_row) return;
-    for (size_t c = 0; of_row > 1 && c < vocabulary; ++c) mean[c] /= static_cast<double>(of_row);
-    visit(i++, mean, finite);
-    sample = 0;
-    finite = true;
-  }));
-  return wave_->Finish();
+  Backend& backend = wave_->model().backend();
+  ASSIGN_OR_RETURN(const auto chooser, backend.MakeTokenChooser(choices, wave_->model().config().vocab_size));
+  if (decoded_.has_value()) {
+    RETURN_IF_ERROR(FinishDecoded(*chooser));
+  } else {
+    RETURN_IF_ERROR(VisitLogits(*wave_, places, phase_,
+                                [&](size_t, Matrix logits) { return backend.AddLogits(*chooser, logits); }));
+  }
+  ASSIGN_OR_RETURN(const std::vector<ChosenToken> chosen, backend.ChosenTokens(*chooser));
+  auto next = chosen.begin();
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (rows_[i].last != nullptr) visit(i, *next++);
+  }
+  if (!decoded_.has_value()) return wave_->Finish();
+  CountEdges();
+  return absl::OkStatus();
 }
 
 }  // namespace edgewise

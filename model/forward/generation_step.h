@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,6 +31,15 @@ struct GenerationRows {
   void AddSamples(std::vector<Wave::Sample>& samples);
 };
 
+// Rows that the decoder runs, of all generations, kMostDecodedRows at a time.
+struct RowsOfDecoder {
+  std::vector<DecodedRow> rows;
+  std::vector<size_t> generations;  // of each row
+  size_t next = 0;                  // row
+  Buffer logits;                    // of the rows that predict
+  int64_t predicted = 0;            // of these, those that have run
+};
+
 // Start; StepLayer until done(); Finish. No generation's bytes depend on the others. One thread at a time; what was
 // started must live until Finish, Remove or the destructor. Errors of all methods: those of the backend.
 class GenerationStep {
@@ -38,30 +48,35 @@ class GenerationStep {
   struct Rows {
     GenerationRows* before = nullptr;  // tokens before its last one, which are not cached yet; null: none run
     GenerationRows* last = nullptr;    // its last token, after all of those before; null: it does not run yet
+    TokenChoice choice;                // of the token that follows the last; `samples` are those of the rows
   };
 
   explicit GenerationStep(const Model& model) : wave_(Wave::Take(model)) {}
 
-  // Samples share the layers below `first_drawn`.
-  absl::Status Start(std::span<const Rows> rows, int32_t first_drawn, Phase phase);
+  // Samples share the layers below `first_drawn`. `decoded`: ModelWeights::decoder runs the rows; each generation has
+  // one sample, attends to all pairs as the decoder does, and no cap binds.
+  absl::Status Start(std::span<const Rows> rows, int32_t first_drawn, Phase phase, bool decoded);
   size_t generations() const { return rows_.size(); }  // those included that have left
-  bool done() const { return wave_->done(); }
+  bool done() const { return decoded_.has_value() ? decoded_->next == decoded_->rows.size() : wave_->done(); }
   int64_t rows() const;   // of the next layer
   bool predicts() const;  // whether the last token of any generation runs
   absl::Status StepLayer();
   // The rows of generation i leave. Where they cannot, the next call of StepLayer or Finish says why.
   void Remove(size_t i);
-  // Calls visit(i, distribution, finite) for each generation i whose last token ran, in order: the mean over its
-  // samples of the next token's distribution, valid during the call and only where all logits are finite. Then the
-  // results are whole.
-  absl::Status Finish(absl::FunctionRef<void(size_t, const std::vector<double>&, bool)> visit);
+  // Calls visit(i, token) for each generation i whose last token ran, in order. Then the results are whole.
+  absl::Status Finish(absl::FunctionRef<void(size_t, const ChosenToken&)> visit);
 
  private:
+  void SelectDecoded();
+  absl::Status StepDecoded();
+  absl::Status FinishDecoded(TokenChooser& chooser) const;
+  void CountEdges();
   absl::Status StartSamples();
 
   const std::unique_ptr<Wave, Wave::Return> wave_;
   std::vector<Rows> rows_;  // of a generation that has left: none
   Phase phase_ = Phase::kDecode;
+  std::optional<RowsOfDecoder> decoded_;
   absl::Status removed_;
 };
 

@@ -106,6 +106,19 @@ void FillRow(Member& member, int64_t row, const float* logits, std::span<double>
   std::copy(probabilities.begin(), probabilities.end(), member.result->probabilities.begin() + out);
 }
 
+// Calls visit(i, logits that row places[i] gives [vocab_size], host) for every i in order. Runs a few rows at a time:
+// memory does not grow with rows x vocabulary. Waits for the backend.
+absl::Status VocabularyLogits(Wave& wave, std::span<const int64_t> places,
+                              absl::FunctionRef<void(size_t, const float*)> visit) {
+  std::pmr::vector<float> host(wave.scratch());
+  return VisitLogits(wave, places, Phase::kPrefill, [&](size_t first, Matrix logits) {
+    host.resize(logits.rows * logits.columns);
+    RETURN_IF_ERROR(wave.model().backend().Download(logits.data, host));
+    for (int64_t r = 0; r < logits.rows; ++r) visit(first + r, host.data() + r * logits.columns);
+    return absl::OkStatus();
+  });
+}
+
 // fill-mask: the distribution at every mask token.
 absl::Status FillMasks(Wave& wave) {
   const ModelConfig& config = wave.model().config();
@@ -120,7 +133,7 @@ absl::Status FillMasks(Wave& wave) {
     }
   }
   std::pmr::vector<double> probabilities(config.num_labels, wave.scratch());
-  return VocabularyLogits(wave, places, Phase::kPrefill, [&](size_t i, const float* logits) {
+  return VocabularyLogits(wave, places, [&](size_t i, const float* logits) {
     const auto& [member, row] = wanted[i];
     member->finite &= AllFinite(logits, probabilities.size());
     FillRow(*member, row, logits, probabilities);
@@ -154,7 +167,7 @@ absl::Status Score(Wave& wave) {
   }
   const size_t labels = wave.model().config().num_labels;
   std::pmr::vector<double> probabilities(labels, wave.scratch());
-  return VocabularyLogits(wave, places, Phase::kPrefill, [&](size_t i, const float* logits) {
+  return VocabularyLogits(wave, places, [&](size_t i, const float* logits) {
     Member& member = *wanted[i].member;
     member.finite &= AllFinite(logits, labels);
     if (wanted[i].probability != nullptr) {
@@ -183,8 +196,8 @@ int64_t HeadFloats(const ModelConfig& config, int64_t sequences) {
   return pooled + outputs * ((pairs ? 4 * config.hidden_size : 0) + config.classifier_hidden_size + config.num_labels);
 }
 
-absl::Status VocabularyLogits(Wave& wave, std::span<const int64_t> places, Phase phase,
-                              absl::FunctionRef<void(size_t, const float*)> visit) {
+absl::Status VisitLogits(Wave& wave, std::span<const int64_t> places, Phase phase,
+                         absl::FunctionRef<absl::Status(size_t, Matrix)> visit) {
   if (places.empty()) return absl::OkStatus();
   const ModelConfig& config = wave.model().config();
   const ModelWeights& weights = wave.model().weights();
@@ -198,7 +211,6 @@ absl::Status VocabularyLogits(Wave& wave, std::span<const int64_t> places, Phase
   if (weights.classifier_hidden != nullptr) {
     ASSIGN_OR_RETURN(hidden_rows, backend.Allocate(most * config.classifier_hidden_size));
   }
-  std::pmr::vector<float> host(most * vocabulary, wave.scratch());
   for (int64_t first = 0; first < wanted; first += most) {
     const int64_t chunk = std::min(most, wanted - first);
     const Matrix last = last_rows.AsMatrix(chunk, config.hidden_size);
@@ -217,8 +229,7 @@ absl::Status VocabularyLogits(Wave& wave, std::span<const int64_t> places, Phase
     }
     const LinearWeights& output = weights.lm_head != nullptr ? *weights.lm_head : *weights.classifier_output;
     RETURN_IF_ERROR(backend.Linear(output, input, logits, false, phase));
-    RETURN_IF_ERROR(backend.Download(logits.data, std::span(host).first(chunk * vocabulary)));
-    for (int64_t r = 0; r < chunk; ++r) visit(first + r, host.data() + r * vocabulary);
+    RETURN_IF_ERROR(visit(static_cast<size_t>(first), logits));
   }
   return absl::OkStatus();
 }

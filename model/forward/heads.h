@@ -18,10 +18,11 @@ namespace edgewise {
 // the text ends there. Errors: those of the backend.
 absl::Status ComputeOutputs(Wave& wave);
 
-// causal-lm, fill-mask: calls visit(i, logits that row places[i] gives [vocab_size], host) for every i in order. Runs a
-// few rows at a time: memory does not grow with rows x vocabulary. Waits for the backend. Errors: those of the backend.
-absl::Status VocabularyLogits(Wave& wave, std::span<const int64_t> places, Phase phase,
-                              absl::FunctionRef<void(size_t, const float*)> visit);
+// causal-lm, fill-mask: calls visit(first, logits [.., vocab_size] that the rows places[first] and next ones give, in
+// the backend's memory), in order. Runs a few rows at a time: memory does not grow with rows x vocabulary. Errors:
+// those of the backend and of `visit`.
+absl::Status VisitLogits(Wave& wave, std::span<const int64_t> places, Phase phase,
+                         absl::FunctionRef<absl::Status(size_t first, Matrix logits)> visit);
 
 // The floats that the head takes for `sequences` of one row each.
 int64_t HeadFloats(const ModelConfig& config, int64_t sequences);

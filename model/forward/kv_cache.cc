@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <span>
 #include <utility>
 
 #include "model/kinds/patterns.h"
@@ -21,21 +20,17 @@ int64_t PagesFor(int64_t tokens) { return (tokens + KvPage::kTokens - 1) / KvPag
 
 }  // namespace
 
-KvCache::KvCache(const Model& model, const Draw& draw, int64_t most_tokens)
+KvCache::KvCache(const Model& model, const Draw& draw)
     : backend_(model.backend()),
-      paged_(backend_.TakesPages()),
       num_layers_(model.config().num_hidden_layers),
       first_drawn_(FirstDrawnLayer(model.config(), draw)),
       samples_(draw.samples),
-      page_{KeyValueHeads(model.config()), model.config().head_dim},
-      most_tokens_(most_tokens),
-      row_floats_(backend_.CacheFloats(int64_t{2} * page_.heads * page_.head_dim)),
-      token_bytes_(static_cast<uint64_t>(NumCopies(num_layers_, first_drawn_, samples_) * row_floats_) *
-                   sizeof(float)) {}
+      shape_{KeyValueHeads(model.config()), model.config().head_dim},
+      page_floats_(backend_.CacheFloats(shape_.floats())) {}
 
-int64_t KvCache::HasMemoryFor(int64_t tokens) const {
-  if (tokens == 0) return 0;
-  return paged_ ? PagesFor(tokens) * KvPage::kTokens : most_tokens_;
+uint64_t KvCache::BytesFor(int64_t tokens) const {
+  const int64_t pages = NumCopies(num_layers_, first_drawn_, samples_) * PagesFor(tokens);
+  return static_cast<uint64_t>(pages * page_floats_) * sizeof(float);
 }
 
 size_t KvCache::Copy(int32_t layer, uint32_t copy) const {
@@ -45,47 +40,25 @@ size_t KvCache::Copy(int32_t layer, uint32_t copy) const {
 
 absl::Status KvCache::Grow(int64_t tokens) {
   if (tokens <= tokens_) return absl::OkStatus();
-  if (paged_) {
-    copies_.resize(static_cast<size_t>(NumCopies(num_layers_, first_drawn_, samples_)));
-    for (PagesOfCopy& copy : copies_) {
-      while (std::ssize(copy.pages) < PagesFor(tokens)) {
-        ASSIGN_OR_RETURN(Buffer page, backend_.Allocate(page_.floats()));
-        copy.places.push_back(page.data());
-        copy.pages.push_back(std::move(page));
-      }
-    }
-  } else {
-    for (auto l = static_cast<int32_t>(layers_.size()); l < num_layers_; ++l) {
-      ASSIGN_OR_RETURN(layers_.emplace_back(), backend_.Allocate(Copies(l) * most_tokens_ * row_floats_));
-    }
+  copies_.resize(static_cast<size_t>(NumCopies(num_layers_, first_drawn_, samples_)));
+  while (std::ssize(blocks_) < PagesFor(tokens)) {
+    ASSIGN_OR_RETURN(Buffer block, backend_.Allocate(std::ssize(copies_) * page_floats_));
+    float* page = block.data();
+    for (std::vector<float*>& copy : copies_) copy.push_back(std::exchange(page, page + page_floats_));
+    memory_.push_back(block.data());
+    blocks_.push_back(std::move(block));
   }
-  tokens_ = HasMemoryFor(tokens);
+  tokens_ = PagesFor(tokens) * KvPage::kTokens;
   return absl::OkStatus();
 }
 
 void KvCache::Shrink(int64_t tokens) {
-  tokens_ = std::min(tokens_, HasMemoryFor(tokens));
-  if (tokens_ == 0) layers_.clear();
-  for (PagesOfCopy& copy : copies_) {
-    copy.pages.resize(std::min(copy.pages.size(), static_cast<size_t>(PagesFor(tokens_))));
-    copy.places.resize(copy.pages.size());
-  }
-}
-
-absl::Status KvCache::Store(int32_t layer, uint32_t copy, int32_t first_token, ConstMatrix keys_and_values) {
-  const int64_t tokens = keys_and_values.rows;
-  if (!paged_) {
-    return backend_.StoreInCache(keys_and_values, Layer(layer).Rows(FirstRow(layer, copy) + first_token, tokens));
-  }
-  const std::vector<float*>& pages = copies_[Copy(layer, copy)].places;
-  for (int64_t done = 0; done < tokens;) {
-    const int64_t token = first_token + done, in_page = token % KvPage::kTokens;
-    const int64_t rows = std::min(KvPage::kTokens - in_page, tokens - done);
-    RETURN_IF_ERROR(
-        backend_.StoreInPage(keys_and_values.Rows(done, rows), page_, pages[token / KvPage::kTokens], in_page));
-    done += rows;
-  }
-  return absl::OkStatus();
+  const auto pages = static_cast<size_t>(PagesFor(tokens));
+  if (pages >= blocks_.size()) return;
+  tokens_ = static_cast<int64_t>(pages) * KvPage::kTokens;
+  blocks_.resize(pages);
+  memory_.resize(pages);
+  for (std::vector<float*>& copy : copies_) copy.resize(pages);
 }
 
 }  // namespace edgewise

@@ -1,4 +1,4 @@
-// From logits to probabilities, in float64.
+// From logits to the numbers of an answer, in float64.
 #ifndef EDGEWISE_MODEL_FORWARD_SOFTMAX_H_
 #define EDGEWISE_MODEL_FORWARD_SOFTMAX_H_
 
@@ -9,17 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
+#include "kernels/softmax.h"
 
 namespace edgewise {
-
-// Fills `probabilities` from as many logits: the answers exclude each other.
-inline void Softmax(const float* logits, std::span<double> probabilities) {
-  const size_t count = probabilities.size();
-  const double largest = *std::max_element(logits, logits + count);
-  double total = 0.0;
-  for (size_t c = 0; c < count; ++c) total += probabilities[c] = std::exp(logits[c] - largest);
-  for (double& probability : probabilities) probability /= total;
-}
 
 inline double Sigmoid(double logit) { return 1.0 / (1.0 + std::exp(-logit)); }
 
@@ -34,10 +26,6 @@ inline double SoftmaxOf(const float* logits, size_t count, size_t index) {
   double total = 0.0;
   for (size_t c = 0; c < count; ++c) total += std::exp(logits[c] - largest);
   return std::exp(logits[index] - largest) / total;
-}
-
-inline bool AllFinite(const float* values, size_t count) {
-  return std::all_of(values, values + count, [](float value) { return std::isfinite(value); });
 }
 
 inline constexpr char kNonFiniteUrl[] = "edgewise/non-finite-output";

@@ -178,13 +178,20 @@ absl::Status Wave::StepProject(Activations& source) {
 }
 
 absl::Status Wave::StoreKeys(const Activations& rows) {
+  std::pmr::vector<PagePlace> places(&scratch_);
+  const KvCache* cache = nullptr;
   for (const Member* member : layer_ <= first_drawn_ ? prefixes_ : samples_) {
     const RunningInput& input = *member->input;
     if (input.cache == nullptr) continue;
-    RETURN_IF_ERROR(input.cache->Store(layer_, member->sample - input.draw->first_sample, input.ranges[0].first_query,
-                                       rows.keys_and_values().Rows(member->row, input.rows())));
+    cache = input.cache;
+    for (int64_t r = 0; r < input.rows(); ++r) {
+      const auto token = static_cast<int32_t>(input.ranges[0].first_query + r);
+      places.push_back(cache->PlaceOf(layer_, member->sample - input.draw->first_sample, token));
+      places.back().row = static_cast<int32_t>(member->row + r);
+    }
   }
-  return absl::OkStatus();
+  if (cache == nullptr) return absl::OkStatus();
+  return model_.backend().StoreInPages(rows.keys_and_values(), cache->shape(), places);
 }
 
 absl::Status Wave::StepAttend(const Activations& source, Activations& rows) {

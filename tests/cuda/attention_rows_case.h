@@ -35,6 +35,7 @@ inline void RoundOperands(const edgewise::testing::Case& from, DeviceCase& devic
   round(from.inputs.k, call.head_dim, call.k16_stride, call.k16_head_stride, k.data());
   round(from.inputs.v, call.value_dim, call.v16_stride, call.v16_head_stride,
         side_by_side ? k.data() + call.head_dim : v.data());
+  call.bf16 = true;
   call.k16 = device.memory.Put(k);
   call.v16 = side_by_side ? call.k16 + call.head_dim : device.memory.Put(v);
 }

@@ -29,6 +29,7 @@ TilesCall::TilesCall(const edgewise::testing::Case& from, bool bf16, TileCuts cu
   call_.q_stride = inputs.q.stride;
   call_.k_stride = inputs.k.stride;
   call_.v_stride = inputs.v.stride;
+  call_.bf16 = bf16;
   if (bf16) {
     k16_ = Rounded(inputs.k);
     v16_ = Rounded(inputs.v);
@@ -56,7 +57,7 @@ TilesCall::TilesCall(const edgewise::testing::Case& from, bool bf16, TileCuts cu
   call_.num_tile_items = static_cast<int64_t>(items_.size());
   call_.narrow_items = narrow_items_.data();
   call_.num_narrow_items = static_cast<int64_t>(narrow_items_.size());
-  call_.out_stride = inputs.v.columns;
+  call_.out_stride = from.out_columns();
   out_.assign(static_cast<size_t>(from.out_rows * call_.out_stride), kUnwritten);
 }
 

@@ -155,7 +155,7 @@ std::vector<TileItem> ItemsOf(Case& made, const AllPairs& pairs, int32_t first_q
   made.problems[0].first_query = first_query;
   const auto device = *Device::Open(0);
   std::vector<TileItem> items;
-  AddTileItems(made.problems[0], 0, made.inputs, device->staging(), items);
+  AddTileItems(made.problems[0], 0, made.inputs, false, device->staging(), items);
   EXPECT_TRUE(device->staging().Commit().ok());
   return items;
 }
@@ -216,6 +216,15 @@ TEST(OrderTileItemsTest, FewQueriesGoToOneWarpWhereTheyAreMost) {
   EXPECT_EQ(OrderTileItems(items), 1);
   items.clear();
   EXPECT_EQ(OrderTileItems(items), 0);
+}
+
+TEST(OrderTileItemsTest, WideItemsComeFirstAndThoseOfAHeadTogether) {
+  std::vector<TileItem> items = {
+      {0, 0, 0, 64, 900}, {0, 0, 0, 128, 300}, {0, 1, 0, 128, 300}, {0, 0, 128, 128, 300}, {0, 1, 128, 80, 700}};
+  EXPECT_EQ(OrderTileItems(items), 0);
+  std::vector<std::pair<int32_t, int32_t>> order;
+  for (const TileItem& item : items) order.emplace_back(item.num_keys, item.head);
+  EXPECT_EQ(order, (std::vector<std::pair<int32_t, int32_t>>{{700, 1}, {300, 0}, {300, 0}, {300, 1}, {900, 0}}));
 }
 
 TEST(OrderTileItemsTest, ItemsInPartsAlwaysGoToOneWarp) {

@@ -4,11 +4,13 @@
 
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/cuda/emulator/emulator.h"
 #include "tests/cuda/linked_backend.h"
 #include "tests/kernels/attention_patterns.h"
+#include "tests/kernels/decoder_case.h"
 #include "tests/kernels/device_matrix.h"
 
 namespace edgewise {
@@ -79,6 +81,47 @@ TEST_P(OrdersTest, ChangeNoByteOfRows) {
       EXPECT_TRUE(backend.PoolMean(x.view(), std::vector<int64_t>{0, 9}, std::vector<float>{9.0f}, mean.view()).ok());
       EXPECT_TRUE(backend.PairFeatures(mean.view(), x.view().Rows(0, 1), pair.view()).ok());
       for (const DeviceMatrix* of : {&x, &mean, &pair}) Add(values, of->Host());
+      return values;
+    });
+  }
+}
+
+TEST_P(OrdersTest, ChangeNoByteOfTokens) {
+  constexpr int64_t kWords = 2100;  // more than one block reads of a row
+  const std::vector<TokenChoice> choices = {
+      {.excluded = 5},
+      {.temperature = 1.0, .top_k = 40, .top_p = 0.9, .uniform = 0.6},
+      {.temperature = 1.0, .uniform = 0.3, .samples = 2},
+  };
+  ExpectSame([&](Backend& backend) {
+    const DeviceMatrix logits(backend, Random(4 * kWords, 1, 3.0f), 4, kWords);
+    const auto chooser = *backend.MakeTokenChooser(choices, kWords);
+    EXPECT_TRUE(backend.AddLogits(*chooser, logits.view()).ok());
+    const std::vector<ChosenToken> chosen = *backend.ChosenTokens(*chooser);
+    Values values;
+    for (const ChosenToken& token : chosen) {
+      values.push_back({static_cast<double>(token.id), token.log_probability});
+    }
+    return values;
+  });
+}
+
+TEST_P(OrdersTest, ChangeNoByteOfADecodersStep) {
+  if (GetParam() != "bf16") GTEST_SKIP() << "decoders are of precision bf16";
+  // 40 rows, 16 at a time, and two tiles of weights for a block; a row with two groups of keys for two warps.
+  for (const auto& [shape, tokens, rows] :
+       {std::tuple(testing::DecoderShape{"", 1, 1, 8, 8, 1096, false, AllPairs::kFar, 1}, 40, 40),
+        std::tuple(testing::DecoderShape{"", 2, 1, 16, 24, 48, true}, 300, 1)}) {
+    ExpectSame([&](Backend& backend) {
+      testing::PlacedDecoder placed(backend, shape);
+      const auto decoder = *backend.PrepareDecoder(placed.decoder);
+      const testing::DecodedText text(backend, shape, tokens, 3, 0.25f);
+      std::vector<DecodedRow> last;
+      for (int32_t token = tokens - rows; token < tokens; ++token) last.push_back(text.Row(token, true));
+      const Buffer logits = *backend.Allocate(rows * testing::kVocabulary);
+      EXPECT_TRUE(backend.Decode(*decoder, last, logits.AsMatrix(rows, testing::kVocabulary)).ok());
+      Values values;
+      Add(values, testing::Fetch(backend, logits));
       return values;
     });
   }

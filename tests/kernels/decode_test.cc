@@ -1,5 +1,4 @@
-// Attention of the decode phase on every device: long lists of keys, which a GPU takes in parts, and keys and values in
-// a cache.
+// Attention of the decode phase on every device: long lists of keys, which a GPU takes in parts.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -16,7 +15,6 @@ using testing::BiasKind;
 using testing::Case;
 using testing::GraphsOf;
 using testing::Outcome;
-using testing::PlacedCase;
 using testing::SameBytes;
 using testing::Shape;
 
@@ -111,53 +109,6 @@ TEST_P(DecodeTest, AReturnedGraphGivesTheSameBytes) {
     for (size_t p = 0; p < made.problems.size(); ++p) made.problems[p].pattern = ExplicitEdges{&graphs[p], true};
     EXPECT_TRUE(SameBytes(Run(made).out, whole.out)) << every;
   }
-}
-
-TEST_P(DecodeTest, CachedRowsGiveTheBytesOfRowsAsTheyAre) {
-  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
-    for (const bool one_matrix : {false, true}) {
-      Shape shape;
-      shape.lengths = {70, 300};
-      shape.head_dim = 24;
-      shape.key_value_heads = one_matrix ? 1 : 2;
-      shape.one_matrix = one_matrix;
-      Case made(shape);
-      made.inputs.phase = phase;
-      AddLast(made, 30, one_matrix ? 1 : 0);
-      const Outcome whole = Run(made);
-      const PlacedCase placed(*backend_, made);
-      AttentionInputs inputs = placed.inputs;
-      // Keys and values side by side, in two calls each; beside them nothing that is a number.
-      const int64_t rows = inputs.k.rows, half = backend_->CacheFloats(inputs.k.columns), first = 13;
-      EXPECT_LE(half, inputs.k.columns);
-      const Buffer memory = testing::Place(*backend_, std::vector<float>(rows * 2 * half, NAN));
-      const Matrix cache = memory.AsMatrix(rows, 2 * half);
-      int64_t column = 0;
-      for (ConstMatrix* matrix : {&inputs.k, &inputs.v}) {
-        const Matrix to = cache.Columns(column, half);
-        ASSERT_TRUE(backend_->StoreInCache(matrix->Rows(0, first), to.Rows(0, first)).ok());
-        ASSERT_TRUE(backend_->StoreInCache(matrix->Rows(first, rows - first), to.Rows(first, rows - first)).ok());
-        *matrix = to;
-        column += half;
-      }
-      inputs.cached = true;
-      ASSERT_TRUE(backend_->Attend(inputs, made.problems, {}, placed.Out()).ok());
-      EXPECT_TRUE(SameBytes(testing::Fetch(*backend_, placed.out), whole.out));
-    }
-  }
-}
-
-class GpuDecodeTest : public testing::DeviceTest {};
-EDGEWISE_TEST_ON(Gpus, GpuDecodeTest);
-
-TEST_P(GpuDecodeTest, CachedCallsRefuseGraphs) {
-  Case made(Shape{});
-  AddLast(made, 1, 0);
-  made.inputs.cached = true;
-  made.AskForAll();
-  const PlacedCase placed(*backend_, made);
-  EXPECT_EQ(backend_->Attend(placed.inputs, made.problems, {}, placed.Out()).code(),
-            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -5,7 +5,9 @@
 #include <string>
 
 #include "tests/kernels/attention_patterns.h"
+#include "tests/kernels/decoder_case.h"
 #include "tests/kernels/devices.h"
+#include "tests/kernels/paged_case.h"
 #include "tests/kernels/random_floats.h"
 
 namespace edgewise {
@@ -94,6 +96,52 @@ TEST_P(EveryKernelTest, DecodingIsRight) {
     }
     made.out_rows = 2;
     ExpectReference(made);
+  }
+}
+
+TEST_P(EveryKernelTest, PagesHoldRows) {
+  Shape shape;
+  shape.lengths = {70};
+  Case made(shape);
+  made.inputs.phase = Phase::kDecode;
+  made.AddProblems(AllPairs{true});
+  const testing::Outcome whole = Run(made);
+  const testing::Paged paged(*backend_, made);
+  paged.Give(made);
+  EXPECT_TRUE(testing::SameBytes(Run(made).out, whole.out));
+}
+
+TEST_P(EveryKernelTest, TokensAreThoseOfTheCpu) {
+  const std::vector<TokenChoice> choices = {
+      {}, {.temperature = 1.0, .top_k = 900, .top_p = 0.9, .uniform = 0.4, .samples = 2}};
+  constexpr int64_t kVocabulary = 2100;
+  const std::vector<float> logits = Random(3 * kVocabulary, 1);
+  const auto choose = [&](Backend& backend) {
+    const auto chooser = *backend.MakeTokenChooser(choices, kVocabulary);
+    const Buffer placed = Place(backend, logits);
+    EXPECT_TRUE(backend.AddLogits(*chooser, placed.AsMatrix(3, kVocabulary)).ok());
+    return *backend.ChosenTokens(*chooser);
+  };
+  const auto cpu = *CreateBackend({});
+  const std::vector<ChosenToken> got = choose(*backend_), want = choose(*cpu);
+  for (size_t i = 0; i < choices.size(); ++i) {
+    EXPECT_EQ(got[i].id, want[i].id);
+    EXPECT_NEAR(got[i].log_probability, want[i].log_probability, 1e-5);
+  }
+}
+
+TEST_P(EveryKernelTest, DecodersAreRight) {
+  if (!GetParam().bf16) return;
+  const auto cpu = *CreateBackend({});
+  for (const int32_t head_dim : {16, 32, 64, 128, 256}) {
+    const testing::DecoderShape shape = {"", 2, 1, head_dim, 32, 40, head_dim % 3 == 1};
+    testing::PlacedDecoder of_cpu(*cpu, shape), placed(*backend_, shape);
+    const auto decoder = *backend_->PrepareDecoder(placed.decoder);
+    const testing::DecodedText text(*backend_, shape, 3, 1);
+    const Buffer logits = *backend_->Allocate(3 * testing::kVocabulary);
+    const std::vector<DecodedRow> rows = {text.Row(0, true), text.Row(1, true), text.Row(2, true)};
+    EXPECT_TRUE(backend_->Decode(*decoder, rows, logits.AsMatrix(3, testing::kVocabulary)).ok());
+    ExpectNear(Fetch(*backend_, logits), of_cpu.Pass(text.text), 0.05);
   }
 }
 

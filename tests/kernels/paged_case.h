@@ -10,34 +10,45 @@
 
 #include "kernels/kv_page.h"
 #include "tests/kernels/attention_cases.h"
+#include "tests/kernels/devices.h"
 
 namespace edgewise::testing {
 
-// The keys and values of a case as pages, in no order; NaN where no token is.
+// The keys and values of a case as pages in a backend's memory, in no order; NaN where no token is.
 class Paged {
  public:
-  explicit Paged(const Case& from) : page_{from.inputs.key_value_heads(), from.inputs.head_dim} {
+  Paged(Backend& backend, const Case& from) {
     const AttentionInputs& inputs = from.inputs;
-    for (size_t p = 0; p < from.problems.size(); ++p) {
-      const AttentionProblem& problem = from.problems[p];
+    const KvPage shape{inputs.key_value_heads(), inputs.head_dim};
+    std::vector<float> rows;  // of all tokens, the keys and then the values
+    std::vector<PagePlace> places;
+    for (const AttentionProblem& problem : from.problems) {
       std::vector<float*>& pages = tables_.emplace_back((problem.tokens + KvPage::kTokens - 1) / KvPage::kTokens);
-      for (size_t place = pages.size(); place-- > 0;) pages[place] = NewPage();
+      for (size_t place = pages.size(); place-- > 0;) {
+        const std::vector<float> nothing(static_cast<size_t>(backend.CacheFloats(shape.floats())), std::nanf(""));
+        pages[place] = memory_.emplace_back(Place(backend, nothing)).data();
+      }
       for (int32_t token = 0; token < problem.tokens; ++token) {
-        float* const page = pages[token / KvPage::kTokens];
-        const int64_t row = token % KvPage::kTokens * page_.head_dim;
-        for (int32_t head = 0; head < page_.heads; ++head) {
-          for (int32_t c = 0; c < page_.head_dim; ++c) {
-            const int64_t column = head * page_.head_dim + c;
-            page[page_.Keys(head) + row + c] = inputs.k.row(problem.first_row + token)[column];
-            page[page_.Values(head) + row + c] = inputs.v.row(problem.first_row + token)[column];
-          }
+        places.push_back(
+            {pages[token / KvPage::kTokens], token % KvPage::kTokens, static_cast<int32_t>(places.size())});
+        for (const ConstMatrix* matrix : {&inputs.k, &inputs.v}) {
+          const float* const row = matrix->row(problem.first_row + token);
+          rows.insert(rows.end(), row, row + matrix->columns);
         }
       }
     }
+    const int64_t columns = inputs.k.columns + inputs.v.columns;
+    const Buffer placed = Place(backend, rows);
+    const ConstMatrix x = placed.AsMatrix(static_cast<int64_t>(rows.size()) / columns, columns);
+    std::reverse(places.begin(), places.end());
+    const auto half = places.begin() + static_cast<int64_t>(places.size()) / 2;
+    EXPECT_TRUE(backend.StoreInPages(x, shape, {places.begin(), half}).ok());
+    EXPECT_TRUE(backend.StoreInPages(x, shape, {half, places.end()}).ok());
+    EXPECT_TRUE(backend.Synchronize().ok());
   }
 
   // The case reads pages from now on, and NaN wherever else keys and values were.
-  void Give(Case& to) {
+  void Give(Case& to) const {
     for (ConstMatrix* matrix : {&to.inputs.k, &to.inputs.v}) {
       for (int64_t r = 0; r < matrix->rows; ++r) {
         std::fill_n(const_cast<float*>(matrix->row(r)), matrix->columns, std::nanf(""));
@@ -51,14 +62,7 @@ class Paged {
   }
 
  private:
-  float* NewPage() {
-    memory_.emplace_back(static_cast<size_t>(page_.floats()) + 16, std::nanf(""));
-    const auto address = reinterpret_cast<uintptr_t>(memory_.back().data());
-    return memory_.back().data() + (64 - address % 64) % 64 / sizeof(float);
-  }
-
-  const KvPage page_;
-  std::vector<std::vector<float>> memory_;
+  std::vector<Buffer> memory_;
   std::vector<std::vector<float*>> tables_;  // by problem
 };
 

@@ -206,6 +206,27 @@ TEST_P(PatternsTest, OneWindowIsAllPairs) {
   }
 }
 
+// A GPU has two tile kernels for such heads in bf16, one of them for sm_90 alone and not for graphs.
+TEST_P(PatternsTest, TheGraphOfAllPairsHasTheirBytes) {
+  for (const int head_dim : {64, 128}) {
+    for (const AllPairs& pairs : {AllPairs{}, AllPairs{true}, AllPairs{true, 90}}) {
+      Shape shape;
+      shape.lengths = {Sized(1000, 200), 130};
+      shape.heads = Sized(8, 1);
+      shape.head_dim = head_dim;
+      Case made(shape);
+      made.inputs.runs_as_windows = pairs.reach != AllPairs::kFar;
+      made.AddProblems(pairs);
+      made.AskForAll();
+      const Outcome whole = Run(made);
+      const auto graphs = GraphsOf(whole);
+      for (size_t p = 0; p < graphs.size(); ++p) made.problems[p].pattern = ExplicitEdges{&graphs[p], true};
+      EXPECT_TRUE(SameBytes(Run(made).out, whole.out))
+          << head_dim << " columns, causal " << pairs.causal << ", reach " << pairs.reach;
+    }
+  }
+}
+
 // A bias of nothing, and one that decides everything.
 TEST_P(PatternsTest, ALargeBiasPicksItsKey) {
   constexpr int kTokens = 130;

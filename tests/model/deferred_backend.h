@@ -25,7 +25,6 @@ class DeferredBackend : public Backend {
   void FailAfter(int64_t calls) { fail_after_ = calls; }
 
   const std::string& device() const override { return inner_->device(); }
-  bool TakesPages() const override { return inner_->TakesPages(); }
   int32_t HeadAlignment() const override { return inner_->HeadAlignment(); }
   absl::StatusOr<Buffer> Allocate(int64_t floats) override { return inner_->Allocate(floats); }
   absl::Status Upload(std::span<const float> host, float* device) override { return inner_->Upload(host, device); }
@@ -61,10 +60,9 @@ class DeferredBackend : public Backend {
   absl::Status Rotate(Matrix x, ConstMatrix table, std::span<const int32_t> positions) override {
     return inner_->Rotate(x, table, positions);
   }
-  int64_t CacheFloats(int64_t columns) const override { return inner_->CacheFloats(columns); }
-  absl::Status StoreInCache(ConstMatrix x, Matrix cache) override { return inner_->StoreInCache(x, cache); }
-  absl::Status StoreInPage(ConstMatrix x, const KvPage& shape, float* page, int64_t first) override {
-    return inner_->StoreInPage(x, shape, page, first);
+  int64_t CacheFloats(int64_t numbers) const override { return inner_->CacheFloats(numbers); }
+  absl::Status StoreInPages(ConstMatrix x, const KvPage& shape, std::span<const PagePlace> places) override {
+    return inner_->StoreInPages(x, shape, places);
   }
   absl::Status GatherRows(ConstMatrix x, std::span<const int64_t> rows, Matrix y) override {
     return inner_->GatherRows(x, rows, y);
@@ -72,6 +70,20 @@ class DeferredBackend : public Backend {
   absl::Status PoolMean(ConstMatrix x, std::span<const int64_t> offsets, std::span<const float> divisors,
                         Matrix y) override {
     return inner_->PoolMean(x, offsets, divisors, y);
+  }
+  absl::StatusOr<std::unique_ptr<PreparedDecoder>> PrepareDecoder(const Decoder& decoder) override {
+    return inner_->PrepareDecoder(decoder);
+  }
+  absl::Status Decode(PreparedDecoder& decoder, std::span<const DecodedRow> rows, Matrix logits) override {
+    return inner_->Decode(decoder, rows, logits);
+  }
+  absl::StatusOr<std::unique_ptr<TokenChooser>> MakeTokenChooser(std::span<const TokenChoice> choices,
+                                                                 int64_t vocabulary) override {
+    return inner_->MakeTokenChooser(choices, vocabulary);
+  }
+  absl::Status AddLogits(TokenChooser& chooser, Matrix logits) override { return inner_->AddLogits(chooser, logits); }
+  absl::StatusOr<std::vector<ChosenToken>> ChosenTokens(TokenChooser& chooser) override {
+    return inner_->ChosenTokens(chooser);
   }
   absl::Status PairFeatures(ConstMatrix x0, ConstMatrix x1, Matrix y) override {
     return inner_->PairFeatures(x0, x1, y);

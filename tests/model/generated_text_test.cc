@@ -6,7 +6,7 @@
 #include <cmath>
 #include <random>
 
-#include "model/forward/token_choice.h"
+#include "kernels/token_choice.h"
 
 namespace edgewise {
 namespace {
@@ -84,56 +84,57 @@ TEST(GeneratedTextTest, CutsChangeNothing) {
 }
 
 TEST(ChooseTokenTest, GreedyTakesTheLowerIdAmongEquals) {
-  EXPECT_EQ(ChooseToken({0.1, 0.4, 0.4, 0.1}, {}, 0.99), 1);
-  EXPECT_EQ(ChooseToken({0.1, 0.4, 0.4, 0.1}, {.excluded = 1}, 0.99), 2);
+  EXPECT_EQ(ChooseToken({0.1, 0.4, 0.4, 0.1}, {.uniform = 0.99}), 1);
+  EXPECT_EQ(ChooseToken({0.1, 0.4, 0.4, 0.1}, {.excluded = 1, .uniform = 0.99}), 2);
 }
 
 TEST(ChooseTokenTest, TheUniformNumberWalksDownTheProbabilities) {
   const std::vector<double> p = {0.2, 0.5, 0.1, 0.2};  // order: 1, 0, 3, 2
-  const TokenChoice plain{.temperature = 1.0};
-  EXPECT_EQ(ChooseToken(p, plain, 0.0), 1);
-  EXPECT_EQ(ChooseToken(p, plain, 0.49), 1);
-  EXPECT_EQ(ChooseToken(p, plain, 0.51), 0);
-  EXPECT_EQ(ChooseToken(p, plain, 0.71), 3);
-  EXPECT_EQ(ChooseToken(p, plain, 0.91), 2);
-  EXPECT_EQ(ChooseToken(p, plain, std::nextafter(1.0, 0.0)), 2);
+  const auto plain = [](double uniform) { return TokenChoice{.temperature = 1.0, .uniform = uniform}; };
+  EXPECT_EQ(ChooseToken(p, plain(0.0)), 1);
+  EXPECT_EQ(ChooseToken(p, plain(0.49)), 1);
+  EXPECT_EQ(ChooseToken(p, plain(0.51)), 0);
+  EXPECT_EQ(ChooseToken(p, plain(0.71)), 3);
+  EXPECT_EQ(ChooseToken(p, plain(0.91)), 2);
+  EXPECT_EQ(ChooseToken(p, plain(std::nextafter(1.0, 0.0))), 2);
 }
 
 TEST(ChooseTokenTest, TopKAndTopPLeaveTheMostProbable) {
   const std::vector<double> p = {0.2, 0.5, 0.1, 0.2};
   const double last = std::nextafter(1.0, 0.0);
-  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .top_k = 1}, last), 1);
-  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .top_k = 2}, last), 0) << "of equals the lower id";
-  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .top_k = 100}, last), 2);
-  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .top_p = 0.5}, last), 1);
-  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .top_p = 0.51}, last), 0);
-  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .top_k = 2, .top_p = 0.72}, 0.72), 0) << "shares of what top_k left";
-  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .top_k = 2, .top_p = 0.72}, 0.71), 1);
-  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .top_k = 2, .top_p = 0.70}, last), 1);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .top_k = 1, .uniform = last}), 1);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .top_k = 2, .uniform = last}), 0) << "of equals the lower id";
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .top_k = 100, .uniform = last}), 2);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .top_p = 0.5, .uniform = last}), 1);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .top_p = 0.51, .uniform = last}), 0);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .top_k = 2, .top_p = 0.72, .uniform = 0.72}), 0)
+      << "shares of what top_k left";
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .top_k = 2, .top_p = 0.72, .uniform = 0.71}), 1);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .top_k = 2, .top_p = 0.70, .uniform = last}), 1);
 }
 
 TEST(ChooseTokenTest, TemperatureSharpensAndFlattens) {
   const std::vector<double> p = {0.25, 0.75};
   // At temperature 1/2 the odds are 9 to 1, at 2 they are the root of 3 to 1.
-  EXPECT_EQ(ChooseToken(p, {.temperature = 0.5}, 0.899), 1);
-  EXPECT_EQ(ChooseToken(p, {.temperature = 0.5}, 0.901), 0);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 0.5, .uniform = 0.899}), 1);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 0.5, .uniform = 0.901}), 0);
   const double share = std::sqrt(3.0) / (1.0 + std::sqrt(3.0));
-  EXPECT_EQ(ChooseToken(p, {.temperature = 2.0}, share - 1e-9), 1);
-  EXPECT_EQ(ChooseToken(p, {.temperature = 2.0}, share + 1e-9), 0);
-  EXPECT_EQ(ChooseToken(p, {.temperature = 1e-300}, 0.999), 1) << "no overflow";
+  EXPECT_EQ(ChooseToken(p, {.temperature = 2.0, .uniform = share - 1e-9}), 1);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 2.0, .uniform = share + 1e-9}), 0);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1e-300, .uniform = 0.999}), 1) << "no overflow";
 }
 
 // At a high temperature, and at a low one, weights are equal where probabilities are not.
 TEST(ChooseTokenTest, TheOrderIsThatOfTheProbabilitiesNotOfTheirRoundedWeights) {
   const std::vector<double> p = {0.1, 0.2, 0.7};
-  EXPECT_EQ(ChooseToken(p, {.temperature = 1e300}, 0.0), 2);
-  EXPECT_EQ(ChooseToken(p, {.temperature = 1e300}, 0.4), 1);
-  EXPECT_EQ(ChooseToken(p, {.temperature = 1e300, .top_k = 2}, 0.9), 1);
-  EXPECT_EQ(ChooseToken(p, {.temperature = 1e300}, 0.9), 0);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1e300, .uniform = 0.0}), 2);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1e300, .uniform = 0.4}), 1);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1e300, .top_k = 2, .uniform = 0.9}), 1);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1e300, .uniform = 0.9}), 0);
 }
 
 TEST(ChooseTokenTest, AnImpossibleTokenIsNeverChosen) {
-  EXPECT_EQ(ChooseToken({0.0, 1.0, 0.0}, {.temperature = 5.0}, std::nextafter(1.0, 0.0)), 1);
+  EXPECT_EQ(ChooseToken({0.0, 1.0, 0.0}, {.temperature = 5.0, .uniform = std::nextafter(1.0, 0.0)}), 1);
 }
 
 }  // namespace

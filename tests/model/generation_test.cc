@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "model/checkpoint/weights.h"
 #include "model/forward/edge_budget.h"
 #include "tests/model/deferred_backend.h"
 #include "tests/model/model_kinds.h"
@@ -406,8 +407,7 @@ TEST_P(GenerationTest, StoppingEndsWithTheTokenThatAFullContextPredicts) {
 // Memory is full of NaN when it is given: nothing is read that was not written.
 class StaleMemory : public DeferredBackend {
  public:
-  explicit StaleMemory(bool pages) : DeferredBackend(MakeBackend()), pages_(pages) {}
-  bool TakesPages() const override { return pages_ && DeferredBackend::TakesPages(); }
+  StaleMemory() : DeferredBackend(MakeBackend()) {}
   absl::StatusOr<Buffer> Allocate(int64_t floats) override {
     absl::StatusOr<Buffer> made = DeferredBackend::Allocate(floats);
     const std::vector<float> stale(static_cast<size_t>(floats), std::nanf(""));
@@ -415,15 +415,13 @@ class StaleMemory : public DeferredBackend {
     EXPECT_TRUE(Upload(stale, made->data()).ok());
     return made;
   }
-
- private:
-  const bool pages_;
 };
 
-TEST_P(GenerationTest, TextsOfSeveralPagesHaveTheBytesOfOneMatrix) {
+// kernels/pages_test.cc has the bytes of pages.
+TEST_P(GenerationTest, TextsOfSeveralPagesReadNothingThatIsStale) {
   const std::string folder = WriteModel(folder_.path() + "/long", LongConfig(), 9);
-  const LoadedModel paged = LoadModel(folder, std::make_unique<StaleMemory>(true));
-  const LoadedModel whole = LoadModel(folder, std::make_unique<StaleMemory>(false));
+  const LoadedModel paged = LoadModel(folder, std::make_unique<StaleMemory>());
+  const LoadedModel whole = LoadModel(folder);
   options_.samples = 2;
   for (const int32_t length : {1, 63, 64, 65, 140}) {  // the last grows beyond the context
     options_.overflow = length % 2 == 0 ? Overflow::kSlide : Overflow::kHalve;
@@ -447,7 +445,6 @@ TEST_P(GenerationTest, TextsOfSeveralPagesHaveTheBytesOfOneMatrix) {
 
 TEST_P(GenerationTest, MemoryIsTakenByThePageAndGivenBack) {
   const LoadedModel model = LoadModel(WriteModel(folder_.path() + "/long", LongConfig(), 9));
-  if (!model->backend().TakesPages()) GTEST_SKIP() << "the device takes no pages";
   options_.overflow = Overflow::kHalve;
   options_.max_new_tokens = 150;
   const auto create = [&] {
@@ -467,6 +464,83 @@ TEST_P(GenerationTest, MemoryIsTakenByThePageAndGivenBack) {
   }
   options_.max_density = 0.9;
   EXPECT_EQ(create()->cache_bytes().held, 3 * page) << "rows under a cap are not computed again";
+}
+
+// Calls of a decoder, and of attention.
+class CountedDecodes : public DeferredBackend {
+ public:
+  CountedDecodes() : DeferredBackend(MakeBackend()) {}
+  absl::Status Decode(PreparedDecoder& decoder, std::span<const DecodedRow> rows, Matrix logits) override {
+    ++decodes;
+    return DeferredBackend::Decode(decoder, rows, logits);
+  }
+  absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
+                      std::span<EdgeCap> caps, Matrix out) override {
+    ++attends;
+    return DeferredBackend::Attend(inputs, problems, caps, out);
+  }
+  int64_t decodes = 0, attends = 0;
+};
+
+TEST_P(GenerationTest, WhatAttendsAsItsModelDecodesInOneCallAToken) {
+  CountedDecodes* const backend = new CountedDecodes;
+  const LoadedModel model = LoadModel(folder_.path(), std::unique_ptr<Backend>(backend));
+  if (model->weights().decoder == nullptr) {
+    const std::string& name = GetParam().name;
+    const bool served = name == "lm_dense" || name == "lm_hf_gpt2" || name == "lm_hf_llama" || name == "lm_hf_mistral";
+    EXPECT_FALSE(RoundsToBfloat16() && served);
+    GTEST_SKIP() << "the device has no decoder of this kind";
+  }
+  bool all_dense = true, has_windows = false;
+  for (const AttentionConfig& layer : model->config().attention) {
+    all_dense &= layer.kind == &kDenseKind;
+    has_windows |= layer.reach != AllPairs::kFar;
+  }
+  for (const bool dense : {true, false}) {
+    options_.dense = dense;
+    backend->decodes = backend->attends = 0;
+    const size_t tokens = Generate(*model, RandomTokens(20, 48, 3), options_).size();
+    const bool plain = dense ? !has_windows : options_.attention == nullptr && all_dense;
+    EXPECT_EQ(backend->decodes, plain ? static_cast<int64_t>(tokens) : 0);
+    EXPECT_EQ(backend->attends == 0, plain) << "a generation takes one way";
+  }
+}
+
+// A text that is computed again has more rows left than one call takes. One that leaves behind the first call has rows
+// left, or has predicted already.
+TEST_P(GenerationTest, ATextThatLeavesBetweenItsRowsChangesNoByteOfTheOthers) {
+  const LoadedModel model = LoadModel(WriteModel(folder_.path() + "/long", LongConfig(), 9));
+  options_.max_new_tokens = 90;
+  options_.dense = true;
+  const auto create = [&](uint64_t seed) {
+    return *Generation::Create(*model, *model->Prepare(RandomTokens(5, 49, seed), TruncateMode::kRefuse), options_);
+  };
+  const auto alone = Generate(*model, RandomTokens(5, 49, 2), options_);
+  for (const size_t of_leaving : {80u, 40u}) {
+    std::vector<std::unique_ptr<Generation>> both;
+    std::vector<GeneratedToken> tokens;
+    for (const uint64_t seed : {1, 2}) {
+      both.push_back(create(seed));
+      for (size_t t = 0; t < (seed == 1 ? of_leaving : 80u);) {
+        ASSERT_TRUE(both.back()->Step().ok());
+        auto token = both.back()->TakeToken();
+        t += token ? 1 : 0;
+        if (token && seed == 2) tokens.push_back(*std::move(token));
+      }
+      both.back()->DropCache();
+    }
+    Generation* const together[] = {both[0].get(), both[1].get()};
+    absl::Status statuses[2];
+    ASSERT_TRUE(both[0]->prompt_next() && both[0]->Joins(*both[1]));
+    Generation::StepPrompts(together, statuses);
+    ASSERT_TRUE(both[1]->holds_part());
+    both.erase(both.begin());
+    while (!both[0]->done()) {
+      ASSERT_TRUE(both[0]->Step().ok());
+      if (auto token = both[0]->TakeToken()) tokens.push_back(*std::move(token));
+    }
+    EXPECT_TRUE(SameTokens(tokens, alone)) << of_leaving;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, GenerationTest, ::testing::ValuesIn(LanguageModelKinds()),

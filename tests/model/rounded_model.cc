@@ -58,8 +58,6 @@ class ReferenceBackend final : public DeferredBackend {
  public:
   explicit ReferenceBackend(bool bf16) : DeferredBackend(Cpu()), bf16_(bf16) {}
 
-  bool TakesPages() const override { return false; }
-
   absl::StatusOr<std::unique_ptr<LinearWeights>> PrepareLinear(std::span<const float> weight,
                                                                std::span<const float> bias, int64_t out, int64_t /*in*/,
                                                                Activation activation) override {

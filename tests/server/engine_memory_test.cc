@@ -61,7 +61,6 @@ TEST(EngineMemoryTest, GenerationsSideBySideHaveTheRowsOfOnePromptAndOneStep) {
   // Keys and values of a generation: one copy in the first layer, which all samples share, and one of each above it.
   const ModelConfig& config = model->model->config();
   const int64_t copies = 1 + (config.num_hidden_layers - 1) * kSamples;
-  ASSERT_TRUE(backend.TakesPages());
   ASSERT_LE(config.max_position_embeddings, KvPage::kTokens);  // one page
   const int64_t caches = copies * KvPage::kTokens * 2 * config.num_attention_heads * config.head_dim;
   const int64_t weights = backend.live();

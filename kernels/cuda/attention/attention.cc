@@ -15,6 +15,7 @@
 #include "kernels/cuda/device/cancel_flags.h"
 #include "kernels/cuda/ops/rows.h"
 #include "kernels/event_rule.h"
+#include "kernels/kv_page.h"
 #include "kernels/pattern_count.h"
 
 namespace edgewise::cuda {
@@ -40,8 +41,9 @@ absl::Status CheckShapes(const Device& device, const AttentionInputs& inputs,
         absl::StrCat("a call of attention has ", problems.size(), " sequences of ", inputs.num_heads, " heads"));
   }
   for (const AttentionProblem& problem : problems) {
-    if (inputs.cached && problem.report->wanted.graph) {
-      return absl::InvalidArgumentError("a report wants the graph of a call whose keys and values are cached");
+    if (problem.pages != nullptr && (problem.report->wanted.graph || KindOf(problem.pattern) != PatternKind::kTiles)) {
+      return absl::InvalidArgumentError(
+          "keys and values in pages are for queries that share keys, and for reports without a graph");
     }
     if (problem.tokens >= kMaxTokens) {
       return absl::ResourceExhaustedError(
@@ -59,11 +61,23 @@ absl::Status CheckShapes(const Device& device, const AttentionInputs& inputs,
   return absl::OkStatus();
 }
 
+// Whether the wide tile kernel may take the call: of the device, only its sm_XX decides.
+bool IsWideCall(const Device& device, const DeviceCall& call, bool bf16, Phase phase) {
+  return device.major() == 9 && device.minor() == 0 && call.head_dim == call.value_dim &&
+         (call.head_dim == 64 || (bf16 && call.head_dim == 128)) && call.distance_bias == nullptr &&
+         phase != Phase::kDecode;
+}
+
 // The positions that kernels look up; empty where token i is at position i.
 std::span<const int32_t> Positions(const AttentionProblem& problem) {
   if (problem.positions == nullptr) return {};
   const std::span<const int32_t> positions(problem.positions, problem.tokens);
   return positions.back() == problem.tokens - 1 ? std::span<const int32_t>() : positions;
+}
+
+std::span<const float* const> PagesOf(const AttentionProblem& problem) {
+  if (problem.pages == nullptr) return {};
+  return {problem.pages, static_cast<size_t>((problem.tokens + KvPage::kTokens - 1) / KvPage::kTokens)};
 }
 
 // Bytes of the arrays of a DeviceEventHead, each a multiple of 16.
@@ -106,6 +120,7 @@ DeviceCall MakeCall(const AttentionInputs& inputs, Matrix out) {
   call.key_bound = inputs.memberships.key_bound;
   call.membership_rows = inputs.memberships.rows;
   call.rank = inputs.memberships.rank;
+  call.key_rows = inputs.k.rows;
   return call;
 }
 
@@ -115,6 +130,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
                              std::span<EdgeCap> caps, Matrix out, DeviceCall& call, Lists& lists, Results& results,
                              DeviceArray& tables, std::vector<DeviceProblem>& staged) {
   call = MakeCall(inputs, out);
+  call.wide = IsWideCall(device_, call, bf16_, inputs.phase);
   staged.resize(problems.size());
   std::vector<TileItem> tile_items;
   std::vector<int32_t> expected;
@@ -123,6 +139,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
     const auto index = static_cast<int32_t>(p);
     DeviceProblem& of = staged[p];
     of.first_row = problem.first_row;
+    of.pages = staging_.Add(PagesOf(problem));
     of.query_row = problem.first_row + problem.query_shift;
     of.out_row = problem.out_row;
     of.tokens = problem.tokens;
@@ -149,12 +166,14 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
     if (of.kind == PatternKind::kGiven) StageGivenRows(problem, inputs.num_heads, staging_, of);
     call.special |= call.multi || problem.bias != nullptr || of.multiplicity != nullptr;
     if (of.kind == PatternKind::kTiles) {
-      AddTileItems(problem, index, inputs, staging_, tile_items);
+      const bool wide = call.wide && problem.bias == nullptr && problem.pages == nullptr;
+      AddTileItems(problem, index, inputs, wide, staging_, tile_items);
     }
   }
   call.num_narrow_items = OrderTileItems(tile_items);
-  call.num_tile_items = static_cast<int64_t>(tile_items.size()) - call.num_narrow_items;
-  lists.narrow_runs = PlaceParts(std::span(tile_items).subspan(static_cast<size_t>(call.num_tile_items)),
+  call.num_wide_items = std::count_if(tile_items.begin(), tile_items.end(), IsWide);
+  call.num_tile_items = static_cast<int64_t>(tile_items.size()) - call.num_wide_items - call.num_narrow_items;
+  lists.narrow_runs = PlaceParts(std::span(tile_items).last(static_cast<size_t>(call.num_narrow_items)),
                                  most_part_floats_ / PartStride(call.value_dim));
   const absl::Status status = PlanEvents(staged, call, tables);
   if (!status.ok()) return status;
@@ -166,7 +185,8 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
   call.problems = staging_.Add(std::span<const DeviceProblem>(staged));
   call.num_problems = static_cast<int32_t>(staged.size());
   StageRowItems(row_items, staged, staging_, call);
-  call.tile_items = staging_.Add(std::span<const TileItem>(tile_items));
+  call.wide_items = staging_.Add(std::span<const TileItem>(tile_items));
+  call.tile_items = call.wide_items + call.num_wide_items;
   call.narrow_items = call.tile_items + call.num_tile_items;
   call.num_caps = static_cast<int32_t>(caps.size());
   lists.expected = staging_.Add(std::span<const int32_t>(expected));
@@ -276,16 +296,14 @@ absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, 
 
 absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                                            DeviceCall& call, DeviceArray& rounded) {
-  if (!bf16_) return absl::OkStatus();
-  if (inputs.cached) {
-    call.k16 = reinterpret_cast<const __nv_bfloat16*>(inputs.k.data);
-    call.v16 = reinterpret_cast<const __nv_bfloat16*>(inputs.v.data);
-    call.k16_stride = 2 * inputs.k.stride;
-    call.v16_stride = 2 * inputs.v.stride;
-    call.k16_head_stride = call.head_dim;
-    call.v16_head_stride = call.value_dim;
-    return absl::OkStatus();
+  call.bf16 = bf16_;
+  int64_t first = inputs.k.rows, end = 0;  // the rows that problems read
+  for (const AttentionProblem& problem : problems) {
+    if (problem.pages != nullptr) continue;
+    first = std::min(first, problem.first_row);
+    end = std::max(end, problem.first_row + problem.tokens);
   }
+  if (!bf16_ || end == 0) return absl::OkStatus();
   // Head by head, the key and the value of a token side by side: who attends to it reads one place.
   call.k16_stride = call.v16_stride = call.head_dim + call.value_dim;
   call.k16_head_stride = call.v16_head_stride = inputs.k.rows * call.k16_stride;
@@ -297,11 +315,6 @@ absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::s
   auto* const to = rounded.as<__nv_bfloat16>();
   call.k16 = to;
   call.v16 = to + call.head_dim;
-  int64_t first = inputs.k.rows, end = 0;  // the rows that problems read
-  for (const AttentionProblem& problem : problems) {
-    first = std::min(first, problem.first_row);
-    end = std::max(end, problem.first_row + problem.tokens);
-  }
   const auto round = [&](const ConstMatrix& rows, int32_t columns, int32_t begin) {
     const ConstMatrix read(rows.row(first), end - first, heads * columns, rows.stride);
     return RoundHeads(device_.stream(), read, columns, to + first * call.k16_stride + begin, call.k16_stride,
@@ -348,7 +361,7 @@ absl::Status Attention::EnqueueTiles(const DeviceCall& call, std::span<const Nar
                                      [](const NarrowRun& a, const NarrowRun& b) { return a.part_rows < b.part_rows; });
   if (!IsFirstRound(call)) {  // the first one took all but drawn heads
     DeviceCall drawn = call;
-    drawn.num_tile_items = drawn.num_narrow_items = 0;
+    drawn.num_wide_items = drawn.num_tile_items = drawn.num_narrow_items = 0;
     return CudaStatus(AttendTiles(device_.stream(), drawn), "attention over dense heads");
   }
   DeviceArray memory;
@@ -366,7 +379,7 @@ absl::Status Attention::EnqueueTiles(const DeviceCall& call, std::span<const Nar
     of_run.most_parts = run.most_parts;
     absl::Status status = CudaStatus(AttendTiles(device_.stream(), of_run), "attention over tiles");
     if (!status.ok()) return status;
-    of_run.num_tile_items = of_run.num_dense_items = 0;  // the first run took them
+    of_run.num_wide_items = of_run.num_tile_items = of_run.num_dense_items = 0;  // the first run took them
   }
   return absl::OkStatus();
 }

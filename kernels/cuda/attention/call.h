@@ -19,14 +19,16 @@ namespace edgewise::cuda {
 inline constexpr int kHeadAlignment = 8;
 // Queries of one item of the row kernel; the last item of a sequence may have fewer.
 inline constexpr int kRowsPerItem = 32;
-// Queries of one item of the tile kernel, and keys of one tile. An item of at most kWarpQueries queries can also go to
-// a block of one warp: its results have the same bytes there.
+// Queries of one item of the tile kernel, and keys of a word of its bits. An item of at most kWarpQueries queries can
+// also go to a block of one warp: its results have the same bytes there.
 inline constexpr int kTileQueries = 64;
 inline constexpr int kTileKeys = 64;
 inline constexpr int kWarpQueries = 16;
+// Queries of one item of the wide tile kernel (tiles_wide.cuh).
+inline constexpr int kWideQueries = 128;
 // In the decode phase a list of more keys than this is attended to in parts of this many keys, by a block of one warp
 // each: a query is all there is to do for a head. A query's result is then the sum of its parts, in the order of keys,
-// whatever other queries there are. A multiple of kTileKeys; to be tuned on a GPU.
+// whatever other queries there are. A multiple of the keys of a tile; to be tuned on a GPU.
 inline constexpr int kPartKeys = 256;
 
 // A head whose edges are rows of their own is dense, and goes to the tile kernel, if it attends to at least one in
@@ -86,6 +88,9 @@ struct DeviceCap {
 // One sequence (AttentionProblem).
 struct DeviceProblem {
   int64_t first_row;  // of the sequence in k, v and the memberships
+  // [tokens / KvPage::kTokens, rounded up] Its keys and values, in the call's precision; kTiles only. Null: they are
+  // rows of k and v.
+  const float* const* pages;
   int64_t query_row;  // token i's query is in row query_row + i of q
   int64_t out_row;    // of the first query
   int32_t tokens;     // n
@@ -168,8 +173,9 @@ struct RowItem {
   int32_t first_query, queries;
 };
 
-// Up to kTileQueries rows, queries of heads that share keys and values, which share a list of keys: row r is query
-// r % queries of the item, of head r / queries. Query q sees the keys of the list from starts[q] to limits[q] - 1.
+// Up to kTileQueries rows (kWideQueries of a wide item), queries of heads that share keys and values, which share a
+// list of keys: row r is query r % queries of the item, of head r / queries. Query q sees the keys of the list from
+// starts[q] to limits[q] - 1.
 struct TileItem {
   int32_t problem, head;  // the first
   int32_t first_query, queries;
@@ -231,7 +237,8 @@ struct DeviceCall {
   const float* k;
   const float* v;
   int64_t q_stride, k_stride, v_stride;  // floats
-  // Precision bf16: keys and values rounded; row r is row r of k and v. Else null.
+  bool bf16;                             // the precision
+  // Precision bf16: keys and values rounded; row r is row r of k and v. Null where all are in pages.
   const __nv_bfloat16* k16;
   const __nv_bfloat16* v16;
   int64_t k16_stride, v16_stride;            // elements from one row to the next
@@ -253,6 +260,12 @@ struct DeviceCall {
 
   const DeviceProblem* problems;
   const RowItem* row_items;
+  // Calls of some shapes and sequences without biases have wide items on sm_90: of more than kTileQueries and up to
+  // kWideQueries rows, and every kTileKeys of the keys are neighbours.
+  bool wide = false;
+  const TileItem* wide_items;
+  int64_t num_wide_items = 0;
+  int64_t key_rows;  // of k16 and v16; where the call is wide
   const TileItem* tile_items;
   const TileItem* narrow_items;  // of at most kWarpQueries queries each, for blocks of one warp
   int32_t most_parts = 1;        // of a narrow item
@@ -302,11 +315,15 @@ EDGEWISE_HOST_DEVICE inline bool DrawsProblem(const DeviceCall& call, int32_t in
 }
 // Given rows are there in the first round of a pass.
 EDGEWISE_HOST_DEVICE inline bool IsFirstRound(const DeviceCall& call) { return call.round.mark == call.round.first; }
-EDGEWISE_HOST_DEVICE inline bool IsOnlyRound(const DeviceCall& call) { return IsFirstRound(call) && call.round.last; }
 // Whether a head of a drawn problem is dense. Known once its edges have been counted.
 EDGEWISE_HOST_DEVICE inline bool IsDenseHead(const DeviceCall& call, const DeviceProblem& problem, int32_t head) {
   return problem.may_be_dense && !IsEventHead(call, problem, head) &&
          HeadIsDense(problem.tokens, problem.tokens, call.counts[problem.count + head].edges);
+}
+
+// Whether the wide tile kernel takes the dense heads of a problem.
+EDGEWISE_HOST_DEVICE inline bool IsWideDense(const DeviceCall& call, const DeviceProblem& problem) {
+  return call.wide && problem.kind == PatternKind::kDrawn && problem.bias_length == 0;
 }
 
 // Where the given edges of a query begin; those of the next query begin where they end.

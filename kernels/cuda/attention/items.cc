@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 #include <variant>
 
 #include "kernels/pattern_count.h"
@@ -19,16 +20,26 @@ void CutQueries(int32_t begin, int32_t end, int32_t most, const Cut& cut) {
   }
 }
 
+// Whether of the keys every kTileKeys from the first on are neighbours.
+bool AreRuns(std::span<const int32_t> keys) {
+  for (size_t i = 1; i < keys.size(); ++i) {
+    if (i % kTileKeys != 0 && keys[i] != keys[i - 1] + 1) return false;
+  }
+  return true;
+}
+
 // Adds the items of one problem of kind kTiles.
 class TileCutter {
  public:
-  TileCutter(const AttentionProblem& problem, int32_t index, const AttentionInputs& inputs, Staging& staging,
+  TileCutter(const AttentionProblem& problem, int32_t index, const AttentionInputs& inputs, bool wide, Staging& staging,
              std::vector<TileItem>& items)
       : problem_(problem),
         index_(index),
         num_heads_(inputs.num_heads),
         heads_of_key_(inputs.num_heads / inputs.key_value_heads()),
-        most_rows_(inputs.phase == Phase::kDecode ? kWarpQueries : kTileQueries),
+        most_rows_(inputs.phase == Phase::kDecode ? kWarpQueries
+                   : wide                         ? kWideQueries
+                                                  : kTileQueries),
         runs_(inputs.runs_as_windows),
         staging_(staging),
         items_(items),
@@ -39,11 +50,12 @@ class TileCutter {
     const int32_t first = problem_.first_query, end = problem_.tokens;
     if (pairs.reach == AllPairs::kFar) {
       return CutQueries(first, end, most_rows_, [&](int32_t query, int32_t queries) {
-        AddForHeads({index_, 0, query, queries, pairs.causal ? query + queries : end, pairs.causal ? 1 : 0});
+        AddForHeads({index_, 0, query, queries, pairs.causal ? query + queries : end, pairs.causal ? 1 : 0},
+                    most_rows_);
       });
     }
     for (int32_t i = first; i < end; ++i) Seen(i) = KeysOf(pairs, problem_.positions, end, i);
-    Cut(first, end, nullptr);
+    Cut(first, end, most_rows_, nullptr);
     StageSeen();
   }
 
@@ -63,8 +75,9 @@ class TileCutter {
         Seen(i) = {list[0], list[0] + Seen(i).end};
         lists = i + 1;
       }
-      Cut(begin, lists, nullptr);
-      Cut(lists, end, list.empty() ? nullptr : keys + groups.key_offsets[g]);
+      Cut(begin, lists, most_rows_, nullptr);
+      Cut(lists, end, most_rows_ <= kTileQueries || AreRuns(list) ? most_rows_ : kTileQueries,
+          list.empty() ? nullptr : keys + groups.key_offsets[g]);
     }
     StageSeen();
   }
@@ -93,7 +106,8 @@ class TileCutter {
         if (row.size() > longest.size()) longest = row;
         Seen(end) = {first, first + size};
       }
-      Cut(begin, end, runs || longest.empty() ? nullptr : keys + (longest.data() - edges.keys.data()), head);
+      Cut(begin, end, std::min(most_rows_, kTileQueries),
+          runs || longest.empty() ? nullptr : keys + (longest.data() - edges.keys.data()), head);
     }
     StageSeen();
   }
@@ -101,9 +115,10 @@ class TileCutter {
  private:
   KeyRun& Seen(int32_t query) { return seen_[query - problem_.first_query]; }
 
-  // Adds the items of queries begin..end - 1, which have a list of keys, for one head or for all.
-  void Cut(int32_t begin, int32_t end, const int32_t* keys, int32_t head = -1) {
-    CutQueries(begin, end, most_rows_, [&](int32_t first, int32_t queries) {
+  // Adds the items, of at most `most` rows, of queries begin..end - 1, which have a list of keys, for one head or for
+  // all.
+  void Cut(int32_t begin, int32_t end, int32_t most, const int32_t* keys, int32_t head = -1) {
+    CutQueries(begin, end, most, [&](int32_t first, int32_t queries) {
       TileItem item = {index_, head, first, queries, 0, 0, keys};
       item.first_key = problem_.tokens;
       for (int32_t i = first; i < first + queries; ++i) {
@@ -112,12 +127,12 @@ class TileCutter {
         item.num_keys = std::max(item.num_keys, Seen(i).end);
       }
       item.first_key = std::min(item.first_key, item.num_keys);
-      head < 0 ? AddForHeads(item) : items_.push_back(item);
+      head < 0 ? AddForHeads(item, most) : items_.push_back(item);
     });
   }
 
-  void AddForHeads(TileItem item) {
-    const int32_t together = std::clamp(most_rows_ / item.queries, 1, heads_of_key_);
+  void AddForHeads(TileItem item, int32_t most) {
+    const int32_t together = std::clamp(most / item.queries, 1, heads_of_key_);
     for (item.head = 0; item.head < num_heads_; item.head += item.heads) {
       item.heads = std::min(together, heads_of_key_ - item.head % heads_of_key_);
       items_.push_back(item);
@@ -138,7 +153,7 @@ class TileCutter {
 
   const AttentionProblem& problem_;
   const int32_t index_, num_heads_, heads_of_key_;
-  const int32_t most_rows_;  // of an item
+  const int32_t most_rows_;  // of an item; of a wide one where the wide tile kernel may take the problem
   const bool runs_;
   Staging& staging_;
   std::vector<TileItem>& items_;
@@ -200,10 +215,10 @@ void StageRowItems(RowItems& items, std::span<const DeviceProblem> staged, Stagi
   call.num_dense_items = std::ssize(items.dense);
 }
 
-void AddTileItems(const AttentionProblem& problem, int32_t index, const AttentionInputs& inputs, Staging& staging,
-                  std::vector<TileItem>& items) {
+void AddTileItems(const AttentionProblem& problem, int32_t index, const AttentionInputs& inputs, bool wide,
+                  Staging& staging, std::vector<TileItem>& items) {
   const size_t before = items.size();
-  TileCutter cutter(problem, index, inputs, staging, items);
+  TileCutter cutter(problem, index, inputs, wide, staging, items);
   if (const auto* groups = std::get_if<GroupedKeys>(&problem.pattern)) {
     cutter.AddGroups(*groups);
   } else if (const auto* given = std::get_if<ExplicitEdges>(&problem.pattern)) {
@@ -223,7 +238,11 @@ int64_t OrderTileItems(std::vector<TileItem>& items) {
   const bool most_are = 2 * std::count_if(items.begin(), items.end(), is_few) > std::ssize(items);
   const auto is_narrow = [&](const TileItem& item) { return item.first_part >= 0 || (most_are && is_few(item)); };
   std::stable_sort(items.begin(), items.end(), [&](const TileItem& a, const TileItem& b) {
-    return is_narrow(a) != is_narrow(b) ? is_narrow(b) : a.num_keys - a.first_key > b.num_keys - b.first_key;
+    if (is_narrow(a) != is_narrow(b)) return is_narrow(b);
+    if (IsWide(a) != IsWide(b)) return IsWide(a);
+    const int32_t keys_a = a.num_keys - a.first_key, keys_b = b.num_keys - b.first_key;
+    if (!IsWide(a) || keys_a != keys_b) return keys_a > keys_b;
+    return std::pair(a.problem, a.head) < std::pair(b.problem, b.head);
   });
   return std::count_if(items.begin(), items.end(), is_narrow);
 }

@@ -32,14 +32,18 @@ void StageRowItems(RowItems& items, std::span<const DeviceProblem> staged, Stagi
 // Adds the items of a problem of kind kTiles. Few queries share an item with those of other heads that have their keys.
 // Rows of a given graph share an item where the keys of one begin those of the other. Queries in windows, and those
 // that AttentionInputs::runs_as_windows makes so, have all tokens as their list, and a start in it. In the decode phase
-// an item has at most kWarpQueries rows, and first_part 0 if it is attended to in parts.
-void AddTileItems(const AttentionProblem& problem, int32_t index, const AttentionInputs& inputs, Staging& staging,
-                  std::vector<TileItem>& items);
+// an item has at most kWarpQueries rows, and first_part 0 if it is attended to in parts. `wide`: the wide tile kernel
+// may take the problem; it gets the items that it can have, but none of a given graph.
+void AddTileItems(const AttentionProblem& problem, int32_t index, const AttentionInputs& inputs, bool wide,
+                  Staging& staging, std::vector<TileItem>& items);
 
-// Orders the items as they start: first those for blocks of several warps, then those for blocks of one warp; of each
-// the longest first, so that no long one is the last to start. Returns the number of the latter: the items of at most
-// kWarpQueries rows if these are most of all items, else only those that are attended to in parts, since their
-// launch begins only when the other has ended.
+inline bool IsWide(const TileItem& item) { return RowsOf(item) > kTileQueries; }
+
+// Orders the items as they start: first wide ones, then those for blocks of several warps, then those for blocks of one
+// warp; of each the longest first, so that no long one is the last to start; of wide ones as long, those of a head
+// together, whose keys are then in the cache. Returns the number of items for blocks of one warp: those of at most
+// kWarpQueries rows if these are most of all items, else only those that are attended to in parts, since their launch
+// begins only when the other has ended.
 int64_t OrderTileItems(std::vector<TileItem>& items);
 
 // Narrow items that run at once, begin..end - 1.

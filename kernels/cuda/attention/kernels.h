@@ -29,13 +29,15 @@ cudaError_t SampleAges(cudaStream_t stream, const DeviceCall& call, int64_t firs
 // in memory before the round, too, since cuts have been settled.
 cudaError_t DrawPairHeads(cudaStream_t stream, const DeviceCall& call, bool again);
 
-// rows.cu: attends over the edges of every row of the round but those of dense heads. Precision bf16 where call.k16 is
-// set.
+// rows.cu: attends over the edges of every row of the round but those of dense heads.
 cudaError_t AttendRows(cudaStream_t stream, const DeviceCall& call);
 
 // tiles.cu: every tile item, narrow_items included, and the dense items of the round whose heads are dense. A query's
-// result depends on its own keys, in tiles of kTileKeys, alone.
+// result depends on its own keys alone, in tiles whose size is that of the widths and the precision.
 cudaError_t AttendTiles(cudaStream_t stream, const DeviceCall& call);
+// tiles_wide.cu: the wide items, and the dense items that IsWideDense; on sm_90, in both precisions. AttendTiles calls
+// it.
+cudaError_t AttendWideTiles(cudaStream_t stream, const DeviceCall& call);
 
 // DrawRounds::ForDrawn (rounds.h).
 using UseRound = std::function<cudaError_t(const DeviceCall&)>;

@@ -60,7 +60,7 @@ struct Bf16 {
 cudaError_t AttendRows(cudaStream_t stream, const DeviceCall& call) {
   const int dim = call.head_dim > call.value_dim ? call.head_dim : call.value_dim;
   if (dim > kMaxHeadDim) return cudaErrorInvalidValue;
-  if (call.k16 != nullptr) {
+  if (call.bf16) {
     if (call.head_dim <= 32 && dim <= 64) return Start<Bf16<1, 1>::Rows, 6>(stream, call);
     if (dim <= 64) return Start<Bf16<2, 1>::Rows, 6>(stream, call);
     if (dim <= 128) return Start<Bf16<4, 2>::Rows, 3>(stream, call);

@@ -1,5 +1,7 @@
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "kernels/cuda/attention/cancel.cuh"
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/attention/tiles_bf16.cuh"
@@ -10,26 +12,27 @@
 namespace edgewise::cuda {
 namespace {
 
-template <typename Items, int kWarps, int kColumns>
+template <typename Items, int kWarps, int kDim>
 cudaError_t LaunchFp32(cudaStream_t stream, const DeviceCall& call) {
   return Launch(stream, Items::template Count<kWarps>(call), kTileThreads<kWarps>,
-                tiles_fp32::SharedBytes<kWarps>(call.head_dim, 16 * kColumns),
-                kLoaded<tiles_fp32::AttendTilesFp32<Items, kWarps, kColumns>>, call);
+                tiles_fp32::SharedBytes<kWarps, kDim>(call.head_dim),
+                kLoaded<tiles_fp32::AttendTilesFp32<Items, kWarps, kDim>>, call);
 }
 
 template <typename Items, int kWarps>
 cudaError_t AttendFp32(cudaStream_t stream, const DeviceCall& call) {
-  if (call.value_dim <= 16) return LaunchFp32<Items, kWarps, 1>(stream, call);
-  if (call.value_dim <= 32) return LaunchFp32<Items, kWarps, 2>(stream, call);
-  if (call.value_dim <= 64) return LaunchFp32<Items, kWarps, 4>(stream, call);
-  if (call.value_dim <= 128) return LaunchFp32<Items, kWarps, 8>(stream, call);
-  return LaunchFp32<Items, kWarps, 16>(stream, call);
+  const int32_t dim = std::max(call.head_dim, call.value_dim);
+  if (dim <= 16) return LaunchFp32<Items, kWarps, 16>(stream, call);
+  if (dim <= 32) return LaunchFp32<Items, kWarps, 32>(stream, call);
+  if (dim <= 64) return LaunchFp32<Items, kWarps, 64>(stream, call);
+  if (dim <= 128) return LaunchFp32<Items, kWarps, 128>(stream, call);
+  return LaunchFp32<Items, kWarps, 256>(stream, call);
 }
 
 template <typename Items, int kWarps, int kSteps, int kValueDim>
 cudaError_t LaunchBf16(cudaStream_t stream, const DeviceCall& call) {
   return Launch(stream, Items::template Count<kWarps>(call), kTileThreads<kWarps>,
-                tiles_bf16::SharedBytes<kWarps>(call.head_dim, call.value_dim),
+                tiles_bf16::SharedBytes<kWarps, kSteps, kValueDim>(call.head_dim, call.value_dim),
                 kLoaded<tiles_bf16::AttendTilesBf16<Items, kWarps, kSteps, kValueDim>>, call);
 }
 
@@ -87,14 +90,15 @@ __global__ void __launch_bounds__(kWarpSize) MergeParts(const __grid_constant__ 
 template <typename Items, int kWarps>
 cudaError_t AttendItems(cudaStream_t stream, const DeviceCall& call) {
   if (Items::template Count<kWarps>(call) == 0) return cudaSuccess;
-  return call.k16 != nullptr ? AttendBf16<Items, kWarps>(stream, call) : AttendFp32<Items, kWarps>(stream, call);
+  return call.bf16 ? AttendBf16<Items, kWarps>(stream, call) : AttendFp32<Items, kWarps>(stream, call);
 }
 
 }  // namespace
 
 cudaError_t AttendTiles(cudaStream_t stream, const DeviceCall& call) {
   if (call.head_dim > kMaxTileDim || call.value_dim > kMaxTileDim) return cudaErrorInvalidValue;
-  cudaError_t error = AttendItems<DenseItems, kTileWarps>(stream, call);
+  cudaError_t error = AttendWideTiles(stream, call);
+  if (error == cudaSuccess) error = AttendItems<DenseItems, kTileWarps>(stream, call);
   if (error == cudaSuccess) error = AttendItems<ListedItems, kTileWarps>(stream, call);
   if (error == cudaSuccess) error = AttendItems<ListedItems, 1>(stream, call);
   if (error != cudaSuccess || call.most_parts == 1) return error;

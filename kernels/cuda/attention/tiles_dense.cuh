@@ -14,15 +14,18 @@
 namespace edgewise::cuda {
 
 // In shared memory.
-struct DenseLists : TileLists {
-  uint64_t edges[kTileQueries];  // bit j of a row's word is set iff key j of the tile is an edge of the row
+template <int kKeys>
+struct DenseLists : TileLists<kKeys> {
+  // Bit j of a row's word is set iff key j of a run of kTileKeys keys of the tile is an edge of the row.
+  uint64_t edges[kKeys / kTileKeys][kTileQueries];
 };
 
 // As ListedItems (tiles_item.cuh), but a query attends only to the keys that Next says. One object a warp.
 class DenseItems {
  public:
   static constexpr bool kMasked = true;
-  using Lists = DenseLists;
+  template <int kKeys>
+  using Lists = DenseLists<kKeys>;
   template <int>
   static int64_t Count(const DeviceCall& call) {
     return call.num_dense_items;
@@ -34,7 +37,8 @@ class DenseItems {
   }
   __device__ static bool Skip(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item) {
     if (problem.kind != PatternKind::kDrawn) return !IsFirstRound(call);
-    return !IsDenseHead(call, problem, item.head) || !HasBits(call, problem, item.head, item.first_query);
+    return IsWideDense(call, problem) || !IsDenseHead(call, problem, item.head) ||
+           !HasBits(call, problem, item.head, item.first_query);
   }
 
   __device__ DenseItems(const DeviceCall& call, const TileItem& item, int warp)
@@ -55,19 +59,27 @@ class DenseItems {
   }
 
   // Sets lists.edges of the warp's rows. Tiles come in ascending order; a block barrier lies between two.
-  __device__ void Next(int tile, DenseLists& lists) {
-    uint64_t* words = lists.edges + first_row_;
-    if (words_ == nullptr) {
-      Read(tile * kTileKeys, words);
-    } else if (lane_ < kWarpQueries) {
-      words[lane_] = lane_ < rows_ ? words_[int64_t{tile} * kTileQueries + lane_] : 0;
+  template <int kKeys>
+  __device__ void Next(int tile, DenseLists<kKeys>& lists) {
+    constexpr int kRuns = kKeys / kTileKeys;
+#pragma unroll
+    for (int i = 0; i < kRuns; ++i) {
+      const int run = tile * kRuns + i;
+      uint64_t* words = lists.edges[i] + first_row_;
+      if (words_ == nullptr) {
+        Read(run * kTileKeys, words);
+      } else if (lane_ < kWarpQueries) {
+        const bool there = lane_ < rows_ && run * kTileKeys < problem_.tokens;
+        words[lane_] = there ? words_[int64_t{run} * kTileQueries + lane_] : 0;
+      }
+      __syncwarp(kWholeWarp);
+      if (lane_ < kWarpQueries) edges_ += __popcll(words[lane_]);
     }
-    __syncwarp(kWholeWarp);
-    if (lane_ < kWarpQueries) edges_ += __popcll(words[lane_]);
   }
 
   // Sets the limits of the warp's rows to their edges.
-  __device__ void Finish(const DeviceCall&, DenseLists& lists) const {
+  template <int kKeys>
+  __device__ void Finish(DenseLists<kKeys>& lists) const {
     if (lane_ < kWarpQueries) lists.limits[first_row_ + lane_] = edges_;
     __syncwarp(kWholeWarp);
   }

@@ -22,11 +22,13 @@ inline constexpr int kTileThreads{kWarps * kWarpSize};
 inline constexpr int kMaxTileDim = 256;       // of head_dim and value_dim
 inline constexpr float kNoScore = -INFINITY;  // of a masked pair
 
-// In shared memory: which keys each row of the item sees.
+// In shared memory: which keys each row of the item sees. kKeys: of a tile, over which the softmax is taken at a time;
+// a multiple of kTileKeys.
+template <int kKeys>
 struct TileLists {
   int32_t starts[kTileQueries];  // of the block's rows; 0 of rows that the item does not have
   int32_t limits[kTileQueries];  // likewise, within the block's keys
-  int32_t keys[2][kTileKeys];    // packed indices of this tile and the next; -1: none
+  int32_t keys[2][kKeys];        // packed indices of this tile and the next; -1: none
 };
 
 // The items that a kernel takes, one a block, or one part of one: here those of the call's lists, whose queries see all
@@ -34,7 +36,8 @@ struct TileLists {
 class ListedItems {
  public:
   static constexpr bool kMasked = false;
-  using Lists = TileLists;
+  template <int kKeys>
+  using Lists = TileLists<kKeys>;
   template <int kWarps>
   static int64_t Count(const DeviceCall& call) {
     return kWarps == 1 ? call.num_narrow_items * call.most_parts : call.num_tile_items;
@@ -46,8 +49,10 @@ class ListedItems {
   }
   __device__ static bool Skip(const DeviceCall&, const DeviceProblem&, const TileItem&) { return false; }
   __device__ ListedItems(const DeviceCall&, const TileItem&, int) {}
-  __device__ void Next(int, TileLists&) {}
-  __device__ void Finish(const DeviceCall&, TileLists&) const {}
+  template <typename Lists>
+  __device__ void Next(int, Lists&) {}
+  template <typename Lists>
+  __device__ void Finish(Lists&) const {}
 };
 
 // The row sees the keys of the list from StartOf to LimitOf - 1.
@@ -80,19 +85,19 @@ struct KeySpan {
 };
 // A block of several warps takes all keys. So does one of one warp unless the item is attended to in parts; false: the
 // item has no such part.
-template <int kWarps>
+template <int kWarps, int kKeys>
 __device__ inline bool FindKeySpan(const DeviceCall& call, const TileItem& item, KeySpan& span) {
-  span = {0, item.first_key / kTileKeys, item.num_keys};
+  span = {0, item.first_key / kKeys, item.num_keys};
   if constexpr (kWarps > 1) return true;
   span.part = static_cast<int>(blockIdx.x % call.most_parts);
   if (span.part >= PartsOf(item)) return false;
   if (item.first_part < 0) return true;
   const int part = item.first_key / kPartKeys + span.part;  // of the list
-  span.first_tile = max(span.first_tile, part * (kPartKeys / kTileKeys));
+  span.first_tile = max(span.first_tile, part * (kPartKeys / kKeys));
   span.end = min(item.num_keys, (part + 1) * kPartKeys);
+  static_assert(kPartKeys % kKeys == 0);
   return true;
 }
-static_assert(kPartKeys % kTileKeys == 0);
 
 __device__ inline void StoreState(const OnlineSoftmax& state, float* to) {
   to[0] = state.largest;
@@ -107,17 +112,17 @@ __device__ inline float* PartRow(const DeviceCall& call, const TileItem& item, c
 }
 
 // By all threads of the block.
-template <int kWarps>
-__device__ inline void LoadTileKeys(const TileItem& item, const KeySpan& span, int tile, TileLists& lists) {
-  for (int i = static_cast<int>(threadIdx.x); i < kTileKeys; i += kTileThreads<kWarps>) {
-    const int32_t place = tile * kTileKeys + i;
+template <int kWarps, int kKeys>
+__device__ inline void LoadTileKeys(const TileItem& item, const KeySpan& span, int tile, TileLists<kKeys>& lists) {
+  for (int i = static_cast<int>(threadIdx.x); i < kKeys; i += kTileThreads<kWarps>) {
+    const int32_t place = tile * kKeys + i;
     lists.keys[tile & 1][i] = place >= span.end ? -1 : item.keys == nullptr ? place : item.keys[place];
   }
 }
 
 // By all threads of the block.
-template <int kWarps>
-__device__ inline void LoadLimits(const TileItem& item, const KeySpan& span, TileLists& lists) {
+template <int kWarps, int kKeys>
+__device__ inline void LoadLimits(const TileItem& item, const KeySpan& span, TileLists<kKeys>& lists) {
   const int row = static_cast<int>(threadIdx.x);
   if (row >= kWarps * kWarpQueries) return;
   lists.starts[row] = StartOf(item, row);
@@ -132,8 +137,8 @@ struct LimitRange {
 };
 
 // By all threads of each warp together, once LoadLimits has run and a barrier has followed.
-template <int kWarps>
-__device__ inline LimitRange FindLimitRange(const TileItem& item, const TileLists& lists, int warp, int lane) {
+template <int kWarps, int kKeys>
+__device__ inline LimitRange FindLimitRange(const TileItem& item, const TileLists<kKeys>& lists, int warp, int lane) {
   const int row = warp * kWarpQueries + lane % kWarpQueries;
   const int32_t own = lists.limits[row];
   LimitRange range = {own, own, row < RowsOf(item) ? own : 0x7FFFFFFF, lists.starts[row]};

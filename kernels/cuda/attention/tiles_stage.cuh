@@ -13,6 +13,7 @@
 #include "kernels/cuda/attention/tiles_item.cuh"
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/device/mma.cuh"
+#include "kernels/kv_page.h"
 
 namespace edgewise::cuda {
 
@@ -47,19 +48,75 @@ __device__ inline void MoveGroups(int groups, const Load& load, const Store& sto
   }
 }
 
+// The keys, or the values, of one head as tiles read them: rows of a matrix, or of pages.
+template <typename Element>
+struct HeadRows {
+  const Element* first;  // in pages: any address
+  int64_t stride;        // elements
+  const float* const* pages;
+  int64_t in_page;  // of the head
+
+  __device__ const Element* operator()(int32_t token) const {
+    if (pages == nullptr) return first + token * stride;
+    const auto place = static_cast<unsigned>(token);
+    return reinterpret_cast<const Element*>(pages[place / KvPage::kTokens]) + in_page +
+           place % KvPage::kTokens * stride;
+  }
+};
+
+// Those that the item reads. `matrix`: the call's keys or values, in its precision. `in_page`: of the head in a page of
+// `dim` columns.
+template <typename Element>
+__device__ inline HeadRows<Element> RowsOfHead(const DeviceProblem& problem, const Element* matrix, int64_t stride,
+                                               int64_t of_head, int64_t in_page, int dim) {
+  if (problem.pages != nullptr) {
+    return {reinterpret_cast<const Element*>(problem.pages), dim, problem.pages, in_page};
+  }
+  return {matrix + problem.first_row * stride + of_head, stride, nullptr, 0};
+}
+template <typename Element>
+__device__ inline HeadRows<Element> KeysOf(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item,
+                                           const Element* k, int64_t stride, int64_t head_stride) {
+  const KvPage page{call.num_heads / call.heads_of_key, call.head_dim};
+  const int64_t head = KeyHead(call, item.head);
+  return RowsOfHead(problem, k, stride, head * head_stride, page.Keys(static_cast<int32_t>(head)), call.head_dim);
+}
+template <typename Element>
+__device__ inline HeadRows<Element> ValuesOf(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item,
+                                             const Element* v, int64_t stride, int64_t head_stride) {
+  const KvPage page{call.num_heads / call.heads_of_key, call.value_dim};
+  const int64_t head = KeyHead(call, item.head);
+  return RowsOfHead(problem, v, stride, head * head_stride, page.Values(static_cast<int32_t>(head)), call.value_dim);
+}
+
 namespace tiles_fp32 {
 
-// Copies the rows row_of(0..kRows-1) of `columns` floats (null: zeros), times `factor`, to shared memory; zeros up to
-// `groups` groups of 4.
-template <int kWarps, int kRows, int kAtOnce, typename RowOf>
-__device__ inline void StageRows(const RowOf& row_of, int columns, float factor, int groups, int group_stride,
-                                 float* to) {
-  MoveGroups<kWarps, kRows, kAtOnce>(
-      groups, [&](int row, int group) { return LoadFour(row_of(row), 4 * group, columns); },
-      [&](int row, int group, float4 x) {
-        reinterpret_cast<float4*>(to)[row * group_stride + group] =
-            make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
-      });
+// Copies `columns` floats, at most kColumns, of the rows row_of(0..kRows-1) (null: zeros), times `factor`, to shared
+// memory: their parts, `part_stride` elements apart, with zeros up to kColumns.
+template <int kWarps, int kRows, int kColumns, typename RowOf>
+__device__ inline void StageParts(const RowOf& row_of, int columns, float factor, int part_stride, int stride,
+                                  __nv_bfloat16* to) {
+  constexpr int kGroups = kColumns / 4, kStep = kTileThreads<kWarps> / kGroups;  // a thread has every kStep-th row
+  constexpr int kAll = kRows / kStep, kMost = kWarps > 1 ? 4 : 8;
+  constexpr int kAtOnce = kAll < kMost ? kAll : kMost;  // loads of a thread in flight
+  static_assert(kRows % (kStep * kAtOnce) == 0);
+  const int column = static_cast<int>(threadIdx.x) % kGroups * 4;
+#pragma unroll 1
+  for (int first = static_cast<int>(threadIdx.x) / kGroups; first < kRows; first += kAtOnce * kStep) {
+    float4 x[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) x[i] = LoadFour(row_of(first + i * kStep), column, columns);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const PairParts low = PartPair(x[i].x * factor, x[i].y * factor),
+                      high = PartPair(x[i].z * factor, x[i].w * factor);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        *reinterpret_cast<uint2*>(to + part * part_stride + (first + i * kStep) * stride + column) =
+            make_uint2(low.part[part], high.part[part]);
+      }
+    }
+  }
 }
 
 }  // namespace tiles_fp32
@@ -90,8 +147,8 @@ __device__ inline void StartCopy(__nv_bfloat16* to, const __nv_bfloat16* from, b
 
 // Starts to copy the rows of a tile's keys (-1: zeros) to shared memory, as one group of asynchronous copies.
 // kGroups: of 8 columns, or a few more; 0: not known.
-template <int kWarps, int kGroups>
-__device__ inline void StartTile(const int32_t* keys, const __nv_bfloat16* from, int64_t from_stride, int columns,
+template <int kWarps, int kGroups, int kKeys>
+__device__ inline void StartTile(const int32_t (&keys)[kKeys], const HeadRows<__nv_bfloat16>& from, int columns,
                                  __nv_bfloat16* to) {
   const int stride = Stride(columns), groups = 2 * Steps(columns);
   const int log_width = LogThreadsOfRow(kGroups > 0 ? kGroups : groups);
@@ -100,11 +157,10 @@ __device__ inline void StartTile(const int32_t* keys, const __nv_bfloat16* from,
   const bool inside = 8 * group < columns;
   if (group < groups) {
 #pragma unroll(kGroups > 0 ? 8 : 1)
-    for (int i = 0; i < kTileKeys / step; ++i) {
+    for (int i = 0; i < kKeys / step; ++i) {
       const int32_t key = keys[first + i * step];
       const bool copied = inside && key >= 0;
-      StartCopy(to + (first + i * step) * stride + 8 * group, from + (copied ? key * from_stride + 8 * group : 0),
-                copied);
+      StartCopy(to + (first + i * step) * stride + 8 * group, copied ? from(key) + 8 * group : from.first, copied);
     }
   }
   __pipeline_commit();

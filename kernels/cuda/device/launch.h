@@ -31,23 +31,47 @@ __device__ inline unsigned char* DynamicShared() {
 #endif
 }
 
-// Enqueues `kernel` over `blocks` blocks of `threads` threads; nothing where there are no blocks. More blocks than
-// 2^31 - 1 are an error of the launch.
 template <typename... Parameters, typename... Arguments>
-cudaError_t Launch(cudaStream_t stream, int64_t blocks, int threads, size_t shared_bytes, void (*kernel)(Parameters...),
-                   Arguments&&... arguments) {
+cudaError_t LaunchWith(const cudaLaunchConfig_t& given, int64_t blocks, int threads, size_t shared_bytes,
+                       void (*kernel)(Parameters...), Arguments&&... arguments) {
   if (blocks <= 0) return cudaSuccess;
   if (blocks > 0x7FFFFFFF) return cudaErrorInvalidConfiguration;
   if (shared_bytes > kSharedWithoutAsking) {
     const cudaError_t error = AllowShared(reinterpret_cast<const void*>(kernel), shared_bytes);
     if (error != cudaSuccess) return error;
   }
-  cudaLaunchConfig_t config = {};
+  cudaLaunchConfig_t config = given;
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
   return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
+
+// Enqueues `kernel` over `blocks` blocks of `threads` threads; nothing where there are no blocks. More blocks than
+// 2^31 - 1 are an error of the launch.
+template <typename... Parameters, typename... Arguments>
+cudaError_t Launch(cudaStream_t stream, int64_t blocks, int threads, size_t shared_bytes, void (*kernel)(Parameters...),
+                   Arguments&&... arguments) {
+  cudaLaunchConfig_t config = {};
+  config.stream = stream;
+  return LaunchWith(config, blocks, threads, shared_bytes, kernel, std::forward<Arguments>(arguments)...);
+}
+
+// As Launch, but on compute capability 9.0 or more the kernel may start before the one before has ended: until it waits
+// (griddepcontrol.wait), it reads nothing that kernels write.
+template <typename... Parameters, typename... Arguments>
+cudaError_t LaunchBehind(cudaStream_t stream, int64_t blocks, int threads, size_t shared_bytes,
+                         void (*kernel)(Parameters...), Arguments&&... arguments) {
+  cudaLaunchConfig_t config = {};
+  config.stream = stream;
+#ifndef EDGEWISE_CUDA_EMULATED
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+#endif
+  return LaunchWith(config, blocks, threads, shared_bytes, kernel, std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace edgewise::cuda

@@ -86,6 +86,26 @@ __device__ inline uint32_t PackBf16(float low, float high) {
          static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&h)) << 16;
 }
 
+// A float32 is the sum of kParts bf16: its leading 8 bits, the next 8 and the last 8. All have its sign, so that no
+// part of an infinite product is the opposite infinity. Infinity and NaN: the sum of the parts is NaN.
+inline constexpr int kParts = 3;
+// The parts of two numbers; of each the low half is of the first.
+struct PairParts {
+  uint32_t part[kParts];
+};
+__device__ inline PairParts PartPair(float low, float high) {
+  constexpr uint32_t kLeading = 0xFFFF0000u;
+  PairParts of;
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    const uint32_t l = __float_as_uint(low), h = __float_as_uint(high);
+    of.part[i] = __byte_perm(l, h, 0x7632);
+    low -= __uint_as_float(l & kLeading);
+    high -= __uint_as_float(h & kLeading);
+  }
+  return of;
+}
+
 }  // namespace edgewise::cuda
 
 #endif  // EDGEWISE_KERNELS_CUDA_DEVICE_MMA_CUH_

@@ -94,6 +94,8 @@ absl::StatusOr<std::shared_ptr<Device>> Device::Open(int ordinal) {
   device->minor_ = properties.minor;
   device->shared_memory_ = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
 
+  error = cudaDeviceGetAttribute(&device->multiprocessors_, cudaDevAttrMultiProcessorCount, ordinal);
+  if (error != cudaSuccess) return unusable(error, "device attributes");
   int pools = 0;
   error = cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, ordinal);
   if (error != cudaSuccess) return unusable(error, "device attributes");

@@ -45,6 +45,7 @@ class Device : public std::enable_shared_from_this<Device> {
   int major() const { return major_; }  // of the compute capability
   int minor() const { return minor_; }
   int64_t shared_memory() const { return shared_memory_; }  // bytes that a block can have
+  int multiprocessors() const { return multiprocessors_; }
   Staging& staging() const { return *staging_; }
 
   // Makes this the calling thread's device.
@@ -78,6 +79,7 @@ class Device : public std::enable_shared_from_this<Device> {
 
   int ordinal_ = 0, major_ = 0, minor_ = 0;
   int64_t shared_memory_ = 0;
+  int multiprocessors_ = 0;
   std::string name_;
   cudaMemPool_t pool_ = nullptr;
   cudaStream_t stream_ = nullptr;

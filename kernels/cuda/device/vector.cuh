@@ -38,6 +38,14 @@ __device__ inline void StoreFloats(float* to, const Floats<kWidth>& value) {
   }
 }
 
+// Four floats, or four rounded ones.
+__device__ inline void StoreFour(float* to, const Floats<4>& value) { StoreFloats<4>(to, value); }
+__device__ inline void StoreFour(__nv_bfloat16* to, const Floats<4>& value) {
+  auto* const pairs = reinterpret_cast<__nv_bfloat162*>(to);
+  pairs[0] = __floats2bfloat162_rn(value.at[0], value.at[1]);
+  pairs[1] = __floats2bfloat162_rn(value.at[2], value.at[3]);
+}
+
 __device__ inline int FloatsHere(int64_t left) { return left < 4 ? static_cast<int>(left) : 4; }
 
 // The first `count` of 4 floats, then zeros. Aligned: all 4 are there, and 16-byte aligned.

@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kThreads)
     GatherKernel(Source x, const int64_t* from, Target y, int64_t rows, int64_t columns) {
   const int64_t r = RowOfWarp();
   if (r >= rows) return;
-  const float* in = x.data + (from == nullptr ? r : from[r]) * x.stride;
+  const float* in = x.data + from[r] * x.stride;
   float* out = y.data + r * y.stride;
   ForColumns<kWidth>(columns, [&](int64_t c) { StoreFloats<kWidth>(out + c, LoadFloats<kWidth>(in + c)); });
 }
@@ -217,11 +217,8 @@ __global__ void __launch_bounds__(kThreads) RoundKernel(Source x, int32_t head_c
   const int64_t r = RowOfWarp();
   if (r >= rows) return;
   ForColumns<4>(columns, [&](int64_t c) {
-    const Floats<4> value = LoadFloats<4>(x.data + r * x.stride + c);
     const int64_t head = static_cast<uint32_t>(c) / static_cast<uint32_t>(head_columns);
-    __nv_bfloat162* out = reinterpret_cast<__nv_bfloat162*>(to + r * to_stride + c + head * gap);
-    out[0] = __floats2bfloat162_rn(value.at[0], value.at[1]);
-    out[1] = __floats2bfloat162_rn(value.at[2], value.at[3]);
+    StoreFour(to + r * to_stride + c + head * gap, LoadFloats<4>(x.data + r * x.stride + c));
   });
 }
 
@@ -280,11 +277,6 @@ cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, int32_t sums
 cudaError_t PadRows(cudaStream_t stream, ConstMatrix x, float* to, int64_t columns) {
   return Launch(stream, RowBlocks(x.rows), kThreads, 0, kLoaded<PadKernel>, SourceOf(x), to, x.rows, x.columns,
                 columns);
-}
-
-cudaError_t RoundRows(cudaStream_t stream, ConstMatrix x, __nv_bfloat16* to, int64_t to_stride) {
-  const auto columns = static_cast<int32_t>(x.columns);
-  return RoundHeads(stream, x, columns, to, to_stride, columns);
 }
 
 cudaError_t RoundHeads(cudaStream_t stream, ConstMatrix x, int32_t head_columns, __nv_bfloat16* to, int64_t to_stride,

@@ -27,7 +27,7 @@ cudaError_t Norm(cudaStream_t stream, ConstMatrix x, const float* weight, const 
 
 cudaError_t Rotate(cudaStream_t stream, Matrix x, ConstMatrix table, const int32_t* positions);
 
-// y[i] = x[rows[i]], rows [y.rows]; null: y = x.
+// y[i] = x[rows[i]], rows [y.rows].
 cudaError_t GatherRows(cudaStream_t stream, ConstMatrix x, const int64_t* rows, Matrix y);
 
 // offsets [y.rows + 1], divisors [y.rows].
@@ -45,11 +45,8 @@ cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, int32_t sums
 // to [rows, columns]: x and, beyond its columns, zeros.
 cudaError_t PadRows(cudaStream_t stream, ConstMatrix x, float* to, int64_t columns);
 
-// Keys or values, rounded to the nearest bf16: to[r * to_stride + c]. x and `to` begin at 16-byte addresses; columns
-// and strides are multiples of 8.
-cudaError_t RoundRows(cudaStream_t stream, ConstMatrix x, __nv_bfloat16* to, int64_t to_stride);
-// The same of heads: column c of head h to to[r * to_stride + h * head_stride + c]. head_columns and head_stride are
-// multiples of 8.
+// Heads of keys or values, rounded to the nearest bf16: column c of head h to to[r * to_stride + h * head_stride + c].
+// x and `to` begin at 16-byte addresses; columns and strides are multiples of 8.
 cudaError_t RoundHeads(cudaStream_t stream, ConstMatrix x, int32_t head_columns, __nv_bfloat16* to, int64_t to_stride,
                        int64_t head_stride);
 

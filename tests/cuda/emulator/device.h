@@ -109,6 +109,33 @@ void LoadMatrices(bool transposed, const void* row, uint32_t to[4], Where where 
 
 int Lane();  // of the running thread in its warp
 
+// A barrier in shared memory (mbarrier): a phase is over once its number of threads have arrived, and the bytes that
+// they announced have been copied. See async.cc.
+class SharedBarrier {
+ public:
+  void Init(int arrivals);
+  void Arrive(int more_bytes);                            // that the phase waits for
+  void AddBytes(int bytes);                               // are there
+  void Wait(int parity, Where where = Where::current());  // until the phase of this parity is over; the first has 0
+
+ private:
+  friend void MeetWarpgroup(Where where);
+  void EndPhase();
+
+  int32_t arrivals_, missing_, bytes_, phase_;
+};
+// All 128 threads of a warpgroup meet: what they compute together, each warp computes for itself here.
+void MeetWarpgroup(Where where = Where::current());
+// Matrices [rows, columns] of 16-bit elements, and a copy of a box of one to shared memory as TMA makes it with a
+// swizzle of 128 bytes; elements outside of the matrix are zeros. The copy is done at once.
+struct TensorMap {
+  const void* data;
+  int64_t columns, rows, count;
+  int64_t row_stride, matrix_stride;
+};
+void CopyBox(const TensorMap& map, int column, int64_t row, int matrix, int box_columns, int box_rows, void* to,
+             SharedBarrier& barrier);
+
 template <typename T>
 T Shuffle(const char* name, unsigned mask, T value, int source, int width, Where where) {
   static_assert(std::is_arithmetic_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));

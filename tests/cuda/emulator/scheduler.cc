@@ -137,6 +137,7 @@ int Pick(unsigned set) {
       waiting += lanes + Text(group.place);
     }
   }
+  waiting += TextOfWaiting();
   Fail("no thread of the block can go on; waiting are%s", waiting.c_str());
 }
 

@@ -35,6 +35,7 @@ struct Place {
   bool operator==(const Place&) const = default;
 };
 std::string Text(const Place& place);
+std::string TextOfWaiting();  // async.cc: who waits for barriers in shared memory
 
 // Lanes of a warp that have come to one collective, where not all have.
 struct Group {

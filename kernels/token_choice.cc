@@ -1,8 +1,10 @@
-#include "model/forward/token_choice.h"
+#include "kernels/token_choice.h"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
+
+#include "kernels/softmax.h"
 
 namespace edgewise {
 namespace {
@@ -39,7 +41,7 @@ class Descending {
 
 }  // namespace
 
-int32_t ChooseToken(const std::vector<double>& probabilities, const TokenChoice& choice, double uniform) {
+int32_t ChooseToken(const std::vector<double>& probabilities, const TokenChoice& choice) {
   const int32_t count = static_cast<int32_t>(probabilities.size());
   int32_t best = -1;
   for (int32_t id = 0; id < count; ++id) {
@@ -81,9 +83,30 @@ int32_t ChooseToken(const std::vector<double>& probabilities, const TokenChoice&
     if (!(next.weight > 0.0)) break;
     best = next.id;  // the last one, should rounding leave the sum below
     sum += next.weight;
-    if (sum > uniform * total) break;
+    if (sum > choice.uniform * total) break;
   }
   return best;
+}
+
+void HostTokenChooser::Add(ConstMatrix logits) {
+  chosen_.reserve(choices_.size());
+  for (int64_t r = 0; r < logits.rows; ++r) {
+    const TokenChoice& choice = choices_[chosen_.size()];
+    std::vector<double>& probabilities = samples_ == 0 ? mean_ : more_;
+    finite_ &= AllFinite(logits.row(r), probabilities.size());
+    Softmax(logits.row(r), probabilities);
+    for (size_t c = 0; samples_ > 0 && c < mean_.size(); ++c) mean_[c] += more_[c];
+    if (++samples_ < choice.samples) continue;
+    for (size_t c = 0; choice.samples > 1 && c < mean_.size(); ++c) mean_[c] /= static_cast<double>(choice.samples);
+    ChosenToken& chosen = chosen_.emplace_back();
+    if (finite_) {
+      chosen.id = ChooseToken(mean_, choice);
+      chosen.log_probability = std::log(mean_[chosen.id]);
+      chosen.finite = std::isfinite(chosen.log_probability);  // else all of it was the excluded token's
+    }
+    samples_ = 0;
+    finite_ = true;
+  }
 }
 
 }  // namespace edgewise

@@ -1,0 +1,43 @@
+// The state of Backend::MakeTokenChooser on a GPU: cuts rows of logits that come part by part into choices.
+#ifndef EDGEWISE_KERNELS_CUDA_OPS_TOKEN_CHOOSER_H_
+#define EDGEWISE_KERNELS_CUDA_OPS_TOKEN_CHOOSER_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/device/device_array.h"
+#include "kernels/tensor.h"
+#include "kernels/token_choice.h"
+
+namespace edgewise::cuda {
+
+// One thread at a time, as Backend. Keeps the device open.
+class CudaTokenChooser : public TokenChooser {
+ public:
+  static absl::StatusOr<std::unique_ptr<TokenChooser>> Create(std::shared_ptr<Device> device,
+                                                              std::span<const TokenChoice> choices, int64_t vocabulary);
+  // As Backend::AddLogits.
+  absl::Status Add(Matrix logits);
+  // The tokens of choices whose rows have all come, [choices()] in device memory.
+  const ChosenToken* chosen() const { return chosen_.as<ChosenToken>(); }
+  int64_t choices() const { return static_cast<int64_t>(choices_.size()); }
+
+ private:
+  CudaTokenChooser(std::shared_ptr<Device> device, std::span<const TokenChoice> choices)
+      : device_(std::move(device)), choices_(choices.begin(), choices.end()) {}
+
+  const std::shared_ptr<Device> device_;
+  const std::vector<TokenChoice> choices_;
+  DeviceArray chosen_;
+  DeviceArray sums_;     // of the samples so far of a choice of several, [vocabulary] in float64; null: all have one
+  size_t choice_ = 0;    // whose rows come next
+  int64_t samples_ = 0;  // of it, that have come
+};
+
+}  // namespace edgewise::cuda
+
+#endif  // EDGEWISE_KERNELS_CUDA_OPS_TOKEN_CHOOSER_H_
