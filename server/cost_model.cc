@@ -79,7 +79,7 @@ void Follow(double& quantile, double seen, double step, double above) {
 }
 
 // Has a cap that keeps random edges. One that keeps the most probable is paid for with all edges.
-bool PaysForCapOnly(const ModelInput& input) { return input.max_edges != kNoCap && input.keep == KeepRule::kRandom; }
+bool PaysForCapOnly(const InputRun& run) { return run.max_edges != kNoCap && run.input->keep == KeepRule::kRandom; }
 
 }  // namespace
 
@@ -163,25 +163,27 @@ double CostModel::PredictLocked(const Demand& demand) const {
   return seconds;
 }
 
-Demand CostModel::Expected(const Model& model, const ModelInput& input) const {
+Demand CostModel::Expected(const Model& model, const InputRun& run) const {
+  const ModelInput& input = *run.input;
   const double tokens = TokensOf(input), pairs = static_cast<double>(model.Pairs(input));
-  double samples = model.Samples(input) ? input.samples : 1.0;
+  double samples = model.Samples(input) ? run.samples : 1.0;
   if (input.tolerance > 0.0) samples = LikelySamples(input.tolerance, samples);
   double edges = input.dense ? pairs : LikelyEdges(tokens, pairs);
-  if (PaysForCapOnly(input)) edges = std::min(edges, static_cast<double>(input.max_edges));
+  if (PaysForCapOnly(run)) edges = std::min(edges, static_cast<double>(run.max_edges));
   return {samples, samples * tokens, samples * pairs, samples * edges, samples * SummedPairs(model, input, pairs)};
 }
 
-Demand CostModel::Observed(const Model& model, const ModelInput& input, const InputResult& result) {
+Demand CostModel::Observed(const Model& model, const InputRun& run, const InputResult& result) {
+  const ModelInput& input = *run.input;
   const double tokens = TokensOf(input), pairs = static_cast<double>(result.pairs);
-  const bool own = !input.dense && input.attention == nullptr && !input.graph.has_value() && input.max_edges == kNoCap;
+  const bool own = !input.dense && input.attention == nullptr && !input.graph.has_value() && run.max_edges == kNoCap;
   if (own) ObserveEdges(tokens, pairs, result.edges);
-  const bool all_drawn = input.max_edges != kNoCap && !PaysForCapOnly(input);
+  const bool all_drawn = run.max_edges != kNoCap && !PaysForCapOnly(run);
   const double edges = all_drawn ? LikelyEdges(tokens, pairs) : result.edges;
   double samples = model.Samples(input) ? result.samples : 1.0;
   if (model.Samples(input) && input.tolerance > 0.0) {
     ObserveSamples(input.tolerance, samples);
-    samples = InWaves(samples, input.samples);
+    samples = InWaves(samples, run.samples);
   }
   return {samples, samples * tokens, samples * pairs, samples * edges, samples * SummedPairs(model, input, pairs)};
 }

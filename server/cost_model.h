@@ -53,9 +53,9 @@ class CostModel {
 
   // Before an input runs: its samples, or LikelySamples under a tolerance, with the edges of its cap or LikelyEdges,
   // whichever are fewer.
-  Demand Expected(const Model& model, const ModelInput& input) const;
+  Demand Expected(const Model& model, const InputRun& run) const;
   // After it ran: `result` of `input` is OK. Observes its edges and, under a tolerance, its samples.
-  Demand Observed(const Model& model, const ModelInput& input, const InputResult& result);
+  Demand Observed(const Model& model, const InputRun& run, const InputResult& result);
 
   // The 90th percentile of the edges of one sample of an input of this length: that of the observed densities, times
   // `pairs`. All pairs before the first observation of the length.

@@ -35,7 +35,7 @@ struct RequestLimits {
 // Lower them where clients should hear of overload earlier: waiting requests use up their deadlines.
 struct QueueLimits {
   uint32_t max_requests = 256;
-  uint64_t max_tokens = uint64_t{8} << 20;  // sum of Request::cost
+  uint64_t max_tokens = uint64_t{8} << 20;  // sum of Work::cost
   uint32_t max_batch = 256;                 // Predict requests that start together; 1 shows what batches gain
   // The longest wait that a request without a deadline is accepted for, as predicted when it arrives.
   std::chrono::milliseconds max_delay{2000};

@@ -265,9 +265,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   for (const char* all : kWholeServer) parts->health.Set(all, false);
   parts->repository.SetListener([raw] { raw->UpdateHealth(); });
   parts->engine = std::make_unique<Engine>(parts->queue, raw->options, [raw] { raw->WatchDevice(); });
-  // A GPU is left to the engine's thread.
-  if (raw->backend->PreparesBeside()) raw->rpcs.lender = parts->engine.get();
-  parts->engine->Start();
+  parts->engine->Start(raw->backend->PreparesBeside());  // a GPU is left to the engine's thread
   std::unique_ptr<Server> server(new Server(std::move(parts)));
   Log(LogLevel::kInfo, "serving",
       {{"port", raw->listener->port()},

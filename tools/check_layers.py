@@ -29,7 +29,7 @@ FLOORS = {
               "model/checkpoint/profiles.h",
               "model/checkpoint/config.h", "model/input/", "model/kinds/", "model/checkpoint/", "model/model.", "model/forward/", "model/reserve",
               "model/load"],
-    "server": ["server/options", "server/status_details", "server/address", "server/build_id", "server/cost_model", "server/memory",
+    "server": ["server/options", "server/status_details", "server/address", "server/build_id", "server/cost_model", "server/forecast", "server/memory",
                "server/image/", "server/request", "server/observe/", "server/models/", "server/validate/", "server/schedule/",
                "server/calls/", "server/rpc/", "server/server.", "server/main"],
 }

@@ -19,7 +19,7 @@ namespace {
 
 // One input over all its waves: its parts, its samples and its result.
 struct PassInput : RunningInput {
-  PassInput(const Model& model, const ModelInput& input, const Pass::Options& options);
+  PassInput(const Model& model, const InputRun& run, const Pass::Options& options);
 
   // The sequences before `end` run next, or the last of them where a long text runs in parts, the last part first.
   void SelectSequences(size_t end);
@@ -54,12 +54,13 @@ size_t ScoredTokens(const ModelConfig& config, std::span<const ModelSequence> se
   return tokens;
 }
 
-PassInput::PassInput(const Model& model, const ModelInput& input, const Pass::Options& options)
-    : config(model.config()), source(input), options(options), draws(model.Samples(input)) {
+PassInput::PassInput(const Model& model, const InputRun& run, const Pass::Options& options)
+    : config(model.config()), source(*run.input), options(options), draws(model.Samples(source)) {
+  const ModelInput& input = source;
   draw = &input;
   wanted = input.wanted;
-  wanted_samples = input.samples;
-  samples = draws ? input.samples : 1;
+  wanted_samples = run.samples;
+  samples = draws ? run.samples : 1;
   if (input.graph.has_value()) {
     given_edges = ToValidTokens(*input.graph, input.sequences);
     given = &given_edges;
@@ -69,7 +70,7 @@ PassInput::PassInput(const Model& model, const ModelInput& input, const Pass::Op
   result.regression = GivesValues(config.task);
   result.multi_label = config.multi_label;
   result.rows = OutputRows(config, input);
-  if (input.max_edges < result.pairs) max_edges = input.max_edges;
+  if (run.max_edges < result.pairs) max_edges = run.max_edges;
   SelectSequences(input.sequences.size());
   shared = SampleResult(config, input.sequences.size(), 0, 0, wanted.graph);
   result.sample_results.reserve(samples);  // waves point to them
@@ -158,23 +159,17 @@ uint32_t PassInput::samples_done() const {
 }
 
 // The first layer that draws for any input: the samples of every input share the layers below it.
-int32_t FirstDrawn(const ModelConfig& config, const std::vector<const ModelInput*>& inputs) {
+int32_t FirstDrawn(const ModelConfig& config, const std::vector<InputRun>& runs) {
   int32_t first = config.num_hidden_layers;
-  for (const ModelInput* input : inputs) first = std::min(first, FirstDrawnLayer(config, *input));
+  for (const InputRun& run : runs) first = std::min(first, FirstDrawnLayer(config, *run.input));
   return first;
-}
-
-std::vector<const ModelInput*> PointersTo(const std::vector<ModelInput>& inputs) {
-  std::vector<const ModelInput*> pointers;
-  for (const ModelInput& input : inputs) pointers.push_back(&input);
-  return pointers;
 }
 
 }  // namespace
 
 // Runs the inputs group by group, and the samples of a group wave by wave.
 struct Pass::State {
-  State(const Model& model, const std::vector<const ModelInput*>& given, Options options);
+  State(const Model& model, const std::vector<InputRun>& runs, Options options);
 
   void MakeFirstResults();
   absl::Status Step();
@@ -193,17 +188,18 @@ struct Pass::State {
   const std::unique_ptr<Wave, Wave::Return> wave;  // of the group
 };
 
-Pass::State::State(const Model& model, const std::vector<const ModelInput*>& given, Options options)
-    : model(model), options(options), first_drawn(FirstDrawn(model.config(), given)), wave(Wave::Take(model)) {
-  inputs.reserve(given.size());  // groups point to them
-  group.reserve(given.size());
-  for (const ModelInput* input : given) {
-    PassInput& added = inputs.emplace_back(model, *input, this->options);
+Pass::State::State(const Model& model, const std::vector<InputRun>& runs, Options options)
+    : model(model), options(options), first_drawn(FirstDrawn(model.config(), runs)), wave(Wave::Take(model)) {
+  inputs.reserve(runs.size());  // groups point to them
+  group.reserve(runs.size());
+  for (const InputRun& run : runs) {
+    PassInput& added = inputs.emplace_back(model, run, this->options);
     // Neighbours of one caller, the inputs of a request, have one flag.
-    if (inputs.size() > 1 && input->stopping == inputs[inputs.size() - 2].draw->stopping) {
+    const std::stop_token& stopping = run.input->stopping;
+    if (inputs.size() > 1 && stopping == inputs[inputs.size() - 2].draw->stopping) {
       added.cancel = inputs[inputs.size() - 2].cancel;
-    } else if (!input->stopping.stop_requested()) {
-      auto flag = CancelOnStop::Create(model.backend(), input->stopping);
+    } else if (!stopping.stop_requested()) {
+      auto flag = CancelOnStop::Create(model.backend(), stopping);
       if (flag.ok()) {
         added.cancel = *std::move(flag);
       } else {
@@ -313,10 +309,10 @@ void Pass::State::CancelWhereCallersAsked() {
 }
 
 Pass::Pass(const Model& model, const std::vector<ModelInput>& inputs, Options options)
-    : Pass(model, PointersTo(inputs), options) {}
+    : Pass(model, std::vector<InputRun>(inputs.begin(), inputs.end()), options) {}
 
-Pass::Pass(const Model& model, const std::vector<const ModelInput*>& inputs, Options options)
-    : state_(std::make_unique<State>(model, inputs, options)) {}
+Pass::Pass(const Model& model, const std::vector<InputRun>& runs, Options options)
+    : state_(std::make_unique<State>(model, runs, options)) {}
 
 Pass::~Pass() = default;
 

@@ -38,9 +38,9 @@ class Pass {
   // with a tolerance is smaller.
   static constexpr uint32_t kFirstToleranceWave = 4;
 
-  // `model` and `inputs` must outlive the pass.
+  // `model` and the inputs must outlive the pass.
   Pass(const Model& model, const std::vector<ModelInput>& inputs, Options options);
-  Pass(const Model& model, const std::vector<const ModelInput*>& inputs, Options options);
+  Pass(const Model& model, const std::vector<InputRun>& runs, Options options);
   ~Pass();
 
   // All inputs have their result.

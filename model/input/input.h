@@ -66,6 +66,18 @@ struct ModelInput : Draw {
   Wanted wanted;                         // wanted.graph: samples must be 1
 };
 
+// An input, with the samples and the cap that a pass runs it with: those that it asks for, or fewer. The input outlives
+// the pass.
+struct InputRun {
+  InputRun(const ModelInput& asked) : InputRun(asked, asked.samples, asked.max_edges) {}  // NOLINT: as it asks for
+  InputRun(const ModelInput& asked, uint32_t samples, uint64_t max_edges)
+      : input(&asked), samples(samples), max_edges(max_edges) {}
+
+  const ModelInput* input;
+  uint32_t samples;
+  uint64_t max_edges;
+};
+
 // The rows of the output: 1, every position (token-classification), or every mask token (fill-mask).
 int32_t OutputRows(const ModelConfig& config, const ModelInput& input);
 

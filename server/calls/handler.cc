@@ -36,8 +36,9 @@ absl::Status CheckRequestId(const std::string& id) {
 double SizeOf(const v1::PredictRequest& message, const Model& model, const RequestLimits& limits) {
   const v1::Budget& budget = message.budget();
   const bool fewer = budget.allow_degraded() || budget.fit_deadline() || message.ensemble().tolerance() > 0.0;
-  if (fewer) return 0.0;                                              // it may get less than it asks for
-  if (message.ensemble().samples() > limits.max_samples) return 0.0;  // it is wrong, not large
+  if (fewer) return 0.0;  // it may get less than it asks for
+  const bool wrong = message.ensemble().samples() > limits.max_samples || message.priority() > kPriorityLevels;
+  if (wrong) return 0.0;
   // Samples that are all the same are computed once.
   const bool differ = message.attention() == v1::MODEL_DEFAULT && !message.has_override() && model.Samples({}) &&
                       std::none_of(message.inputs().begin(), message.inputs().end(),
@@ -47,178 +48,194 @@ double SizeOf(const v1::PredictRequest& message, const Model& model, const Reque
 }
 double SizeOf(const v1::GenerateRequest&, const Model&, const RequestLimits&) { return 0.0; }
 
+// The level of a request; of a priority that is none, the default one: the check of the message refuses it.
+uint32_t LevelOf(uint32_t priority, const Principal& principal) {
+  const bool given = priority > 0 && priority <= kPriorityLevels;
+  return std::max(given ? priority : kDefaultPriority, principal.highest_level);
+}
+
 void FillTiming(const Request& request, double total_seconds, v1::Timing& timing) {
-  timing.set_queue_us(Microseconds(request.queue_seconds));
-  timing.set_compute_us(Microseconds(request.compute_seconds));
+  const Outcome& outcome = request.outcome;
+  timing.set_queue_us(Microseconds(outcome.queue_seconds));
+  timing.set_compute_us(Microseconds(outcome.compute_seconds));
   timing.set_total_us(Microseconds(total_seconds));
-  timing.set_batch_inputs(request.batch_inputs);
-  timing.set_batch_tokens(request.batch_tokens);
+  timing.set_batch_inputs(outcome.batch_inputs);
+  timing.set_batch_tokens(request.work.generation ? request.work.tokens + outcome.generated.tokens
+                                                  : outcome.batch_tokens);
 }
 
 void LogAnswer(const Request& request, double seconds) {
-  const GenerationWork* work = request.generation.get();
+  const Ticket& ticket = request.ticket;
+  const Outcome& outcome = request.outcome;
+  const bool generates = request.work.generation.has_value();
   std::vector<LogField> fields = {
-      {"request_id", request.id}, {"model", request.model->name}, {"version", request.model->version}, {"code", "OK"}};
-  if (work) {
-    fields.insert(fields.end(), {{"prompt_tokens", request.tokens}, {"generated_tokens", work->sent}});
+      {"request_id", ticket.id}, {"model", ticket.model->name}, {"version", ticket.model->version}, {"code", "OK"}};
+  if (generates) {
+    fields.insert(fields.end(),
+                  {{"prompt_tokens", request.work.tokens}, {"generated_tokens", outcome.generated.tokens}});
   } else {
-    fields.push_back({"inputs", request.inputs.size()});
+    fields.push_back({"inputs", request.work.inputs.size()});
   }
-  fields.insert(fields.end(), {{"samples", work ? work->options.samples : request.results.front().samples},
-                               {"edges", request.edges},
-                               {"density", request.pairs > 0.0 ? request.edges / request.pairs : 0.0},
-                               {"queue_us", Microseconds(request.queue_seconds)},
-                               {"compute_us", Microseconds(request.compute_seconds)},
+  const double edges = outcome.edges(), pairs = outcome.pairs();
+  fields.insert(fields.end(), {{"samples", generates ? request.forecast.samples : outcome.results.front().samples},
+                               {"edges", edges},
+                               {"density", pairs > 0.0 ? edges / pairs : 0.0},
+                               {"queue_us", Microseconds(outcome.queue_seconds)},
+                               {"compute_us", Microseconds(outcome.compute_seconds)},
                                {"total_us", Microseconds(seconds)}});
-  Log(LogLevel::kInfo, work ? "generation" : "request", fields);
+  Log(LogLevel::kInfo, generates ? "generation" : "request", fields);
 }
 
 }  // namespace
 
 template <typename Message>
-void RequestHandler::Start(const Message& message, Request of_rpc, bool* lent) {
+void RequestHandler::Start(const Message& message, Ticket ticket) {
   in_flight_.fetch_add(1);
-  auto request = std::make_unique<Request>(std::move(of_rpc));
-  Request& started = *request;
-  if (started.arrival == Time()) started.arrival = now();
-  started.done = [this, &started](const absl::Status& status) { Finish(started, status); };
-  RequestBounds bounds(started, [&] { return CheckWanted(started.stopping, started.deadline); });
-  bool apart = !started.apart && !draining() && HasImages(message);
-  absl::Status status = apart ? absl::OkStatus() : Admit(message, bounds, started);
+  if (ticket.arrival == Time()) ticket.arrival = now();
+  RequestBounds bounds(ticket, [&] { return CheckWanted(ticket.stopping, ticket.deadline); });
+  bool apart = !ticket.apart && !draining() && HasImages(message);
+  absl::StatusOr<RequestPtr> request = nullptr;
+  if (!apart) request = Admit(message, bounds, ticket);
   apart |= bounds.exceeded();
   if (apart) {
-    StartApart(message, started);
-    in_flight_.fetch_sub(1);
+    StartApart(message, std::move(ticket));
+  } else if (!request.ok()) {
+    return Refuse(ticket, request.status());
+  } else {
+    Request& admitted = **request;
+    const absl::Status status = queue_.Push(*request);
+    if (!status.ok()) Finish(admitted, status);
     return;
   }
-  if (status.ok()) status = queue_.Push(request, lent);
-  if (!status.ok()) Finish(started, status);
+  in_flight_.fetch_sub(1);
 }
-template void RequestHandler::Start(const v1::PredictRequest&, Request, bool*);
-template void RequestHandler::Start(const v1::GenerateRequest&, Request, bool*);
+template void RequestHandler::Start(const v1::PredictRequest&, Ticket);
+template void RequestHandler::Start(const v1::GenerateRequest&, Ticket);
 
 template <typename Message>
-void RequestHandler::StartApart(const Message& message, Request& request) {
-  auto of_rpc = std::make_unique<Request>(Request{.rpc = request.rpc,
-                                                  .deadline = request.deadline,
-                                                  .stopping = std::move(request.stopping),
-                                                  .principal = std::move(request.principal),
-                                                  .reply = std::move(request.reply),
-                                                  .response = request.response,
-                                                  .stream = request.stream,
-                                                  .memory = request.memory,
-                                                  .apart = true,
-                                                  .arrival = request.arrival});
-  const std::string principal = of_rpc->principal.name;
+void RequestHandler::StartApart(const Message& message, Ticket ticket) {
+  ticket.apart = true;
+  ticket.model = nullptr;  // it may be unloaded meanwhile
+  const std::string principal = ticket.principal.name;
   preparations_.Start(principal, [this, copy = std::make_unique<Message>(message),
-                                  request = std::move(of_rpc)](const absl::Status& refused) {
-    const absl::Status status = refused.ok() ? CheckWanted(request->stopping, request->deadline) : refused;
-    if (status.ok()) return Start(*copy, std::move(*request));
+                                  ticket = std::make_unique<Ticket>(std::move(ticket))](const absl::Status& refused) {
+    const absl::Status status = refused.ok() ? CheckWanted(ticket->stopping, ticket->deadline) : refused;
+    if (status.ok()) return Start(*copy, std::move(*ticket));
     CountUnadmitted(*copy, status);
-    request->reply(status);
+    ticket->reply(status);
   });
 }
 
 template <typename Message>
-absl::Status RequestHandler::Admit(const Message& message, WorkBounds& bounds, Request& request) {
+absl::StatusOr<RequestPtr> RequestHandler::Admit(const Message& message, WorkBounds& bounds, Ticket& ticket) {
   Resolved resolved = repository_.Resolve(message.model(), message.version());
-  request.metrics = resolved.metrics;
+  ticket.metrics = resolved.metrics;
   if (absl::IsInvalidArgument(resolved.status)) return resolved.status;
   RETURN_IF_ERROR(CheckRequestId(message.request_id()));
-  request.id = message.request_id();
-  request.model_name = message.model();
-  if (draining() && !request.apart) return ShuttingDown();
+  ticket.id = message.request_id();
+  ticket.model_name = message.model();
+  if (draining() && !ticket.apart) return ShuttingDown();
   RETURN_IF_ERROR(resolved.status);
-  if (request.arrival >= request.deadline) return absl::DeadlineExceededError("the deadline has passed");
-  request.model = std::move(resolved.loaded);
-  const double size = SizeOf(message, *request.model->model, options_.limits);
-  RETURN_IF_ERROR(CheckEarly(message.priority(), size, request));
+  if (ticket.arrival >= ticket.deadline) return absl::DeadlineExceededError("the deadline has passed");
+  ticket.model = std::move(resolved.loaded);
+  ticket.priority = LevelOf(message.priority(), ticket.principal);
+  const LoadedModel& loaded = *ticket.model;
+  const double size = SizeOf(message, *loaded.model, options_.limits);
+  RETURN_IF_ERROR(CheckEarly(ticket, size));
+  CallTerms terms = {.deadline = ticket.deadline, .stopping = ticket.stopping};
   if constexpr (std::is_same_v<Message, v1::GenerateRequest>) {
-    if (message.messages_size() > 0) request.local_time = options_.local_time();
+    if (message.messages_size() > 0) terms.local_time = options_.local_time();
   }
-  RETURN_IF_ERROR(Validate(message, *request.model->model, request.model->profiles, options_.limits, request, bounds));
-  if (request.memory) RETURN_IF_ERROR(request.memory->Resize(request.held_bytes));
-  request.priority = std::max(request.priority, request.principal.highest_level);
-  if (request.generation) ConnectStream(request);
-  CostModel& costs = *request.model->costs;
+  ASSIGN_OR_RETURN(Work work, Validate(message, *loaded.model, loaded.profiles, options_.limits, terms, bounds));
+  if (ticket.memory) RETURN_IF_ERROR(ticket.memory->Resize(work.held_bytes));
+  auto request = std::make_unique<Request>();
+  request->work = std::move(work);
+  request->forecast = MakeForecast(loaded, request->work);
+  request->ticket = std::move(ticket);
+  Connect(*request);
   if constexpr (std::is_same_v<Message, v1::PredictRequest>) {
-    PredictCost(request);
-    costs.ObserveRequest(request.demand);
-    shadows_.Prepare(message, request);
-  } else {
-    request.predicted_seconds =
-        costs.PredictGeneration(static_cast<double>(request.tokens), request.generation->options.max_new_tokens);
+    loaded.costs->ObserveRequest(request->forecast.demand);
+    shadows_.Prepare(message, *request);
   }
-  costs.ObserveSize(size, LeastSeconds(request));
-  request.model->metrics->CountValid(request, Seconds(now() - request.arrival));
-  return absl::OkStatus();
+  loaded.costs->ObserveSize(size, LeastSeconds(*request));
+  loaded.metrics->CountValid(*request, Seconds(now() - request->ticket.arrival));
+  return request;
 }
 
-absl::Status RequestHandler::CheckEarly(uint32_t priority, double size, Request& request) {
-  request.predicted_seconds = request.model->costs->LeastSeconds(size);
-  if (request.predicted_seconds == 0.0 || priority > kPriorityLevels) return absl::OkStatus();
-  if (priority != 0) request.priority = priority;
-  request.priority = std::max(request.priority, request.principal.highest_level);
-  return queue_.Check(request);
+absl::Status RequestHandler::CheckEarly(const Ticket& ticket, double size) {
+  const double seconds = ticket.model->costs->LeastSeconds(size);
+  return seconds == 0.0 ? absl::OkStatus() : queue_.Check(ticket, seconds);
 }
 
 absl::Status RequestHandler::CheckWanted(const std::stop_token& stopping, Time deadline) const {
   return cancelled_.load(std::memory_order_relaxed) ? ShuttingDown() : CancelledOrExpired(stopping, deadline, now());
 }
 
-void RequestHandler::ConnectStream(Request& request) {
-  GenerationWork& work = *request.generation;
-  work.last_sent = request.arrival;
-  work.ready = [&request] { return request.stream->ready(); };
-  work.token = [this, &request](const GeneratedToken& token, FinishReason finish) { Send(request, token, finish); };
+void RequestHandler::Connect(Request& request) {
+  request.done = [this, &request](const absl::Status& status) { Finish(request, status); };
+  if (!request.work.generation) return;
+  request.outcome.generated.last = request.ticket.arrival;
+  request.ready = [&request] { return request.ticket.stream->ready(); };
+  request.token = [this, &request](const GeneratedToken& token, FinishReason finish) { Send(request, token, finish); };
 }
 
 void RequestHandler::Send(Request& request, const GeneratedToken& token, FinishReason finish) {
-  GenerationWork& work = *request.generation;
+  Outcome::Generated& generated = request.outcome.generated;
   const RowEdges& row = token.edges;
   const Time now = queue_.now();
-  request.model->metrics->CountToken(request, row, Seconds(now - work.last_sent));
-  work.last_sent = now;
-  ++work.sent;
-  request.batch_tokens = request.tokens + work.sent;
-  request.edges += row.edges;
-  request.pairs += static_cast<double>(row.pairs);
-  work.capped |= row.capped;
+  request.ticket.model->metrics->CountToken(request, row, Seconds(now - generated.last));
+  generated.last = now;
+  ++generated.tokens;
+  generated.edges += row.edges;
+  generated.pairs += static_cast<double>(row.pairs);
+  generated.capped |= row.capped;
   if (row.budget > 0) {
-    work.utilization =
-        std::max(work.utilization, static_cast<double>(row.max_sample_edges) / static_cast<double>(row.budget));
+    generated.utilization =
+        std::max(generated.utilization, static_cast<double>(row.max_sample_edges) / static_cast<double>(row.budget));
   }
   auto message = std::make_unique<v1::GenerateResponse>();
   FillToken(request, token, finish, *message);
-  if (message->done()) FillTiming(request, Seconds(queue_.now() - request.arrival), *message->mutable_timing());
-  request.stream->Send(std::move(message));
+  if (message->done()) {
+    FillTiming(request, Seconds(queue_.now() - request.ticket.arrival), *message->mutable_timing());
+  }
+  request.ticket.stream->Send(std::move(message));
 }
 
 void RequestHandler::Finish(Request& request, const absl::Status& status) {
+  const Ticket& ticket = request.ticket;
   const bool answered = status.ok();
   const Time computed = now();
-  if (answered && request.response) FillResponse(request, *request.response);
+  if (answered && ticket.response) FillResponse(request, *ticket.response);
   const Time end = now();
-  const double seconds = Seconds(end - request.arrival);
-  if (answered && request.response) FillTiming(request, seconds, *request.response->mutable_timing());
+  const double seconds = Seconds(end - ticket.arrival);
+  if (answered && ticket.response) FillTiming(request, seconds, *ticket.response->mutable_timing());
   {
-    const MetricsEvent event = request.metrics->Event();
-    request.metrics->CountRequest(event, request.rpc, status, seconds);
-    if (request.queued != Time()) {
-      request.model->metrics->CountEnd(event, request, answered, Seconds(end - computed));
+    const MetricsEvent event = ticket.metrics->Event();
+    ticket.metrics->CountRequest(event, ticket.rpc, status, seconds);
+    if (request.outcome.queued != Time()) {
+      ticket.model->metrics->CountEnd(event, request, answered, Seconds(end - computed));
     }
     request.gauges = {};
   }
-  if (answered && request.generation) {
-    request.model->costs->ObserveLength(request.generation->sent, request.generation->options.max_new_tokens);
+  if (answered && request.work.generation) {
+    ticket.model->costs->ObserveLength(request.outcome.generated.tokens,
+                                       request.work.generation->options.max_new_tokens);
   }
-  request.reply(status);
-  answered ? LogAnswer(request, seconds) : LogRefusal(request, status, seconds);
+  ticket.reply(status);
+  answered ? LogAnswer(request, seconds) : LogRefusal(ticket, status, seconds);
   if (answered && request.shadow) shadows_.Start(request);
   in_flight_.fetch_sub(1);
 }
 
-void RequestHandler::LogRefusal(const Request& request, const absl::Status& status, double seconds) {
+void RequestHandler::Refuse(const Ticket& ticket, const absl::Status& status) {
+  const double seconds = Seconds(now() - ticket.arrival);
+  ticket.metrics->CountRequest(ticket.metrics->Event(), ticket.rpc, status, seconds);
+  ticket.reply(status);
+  LogRefusal(ticket, status, seconds);
+  in_flight_.fetch_sub(1);
+}
+
+void RequestHandler::LogRefusal(const Ticket& ticket, const absl::Status& status, double seconds) {
   const std::string code = absl::StatusCodeToString(status.code());
   uint64_t suppressed = 0;
   {
@@ -226,8 +243,8 @@ void RequestHandler::LogRefusal(const Request& request, const absl::Status& stat
     if (!limiter_.Allow(code, now(), suppressed)) return;
   }
   Log(LogLevel::kWarning, "request",
-      {{"request_id", request.id},
-       {"model", request.model_name},
+      {{"request_id", ticket.id},
+       {"model", ticket.model_name},
        {"code", code},
        {"error", std::string(status.message())},
        {"total_us", Microseconds(seconds)},

@@ -33,11 +33,11 @@ class RequestHandler {
         shadows_(options, memory, queue),
         preparations_(options.queue.max_requests) {}
 
-  // Answers `message` (v1::PredictRequest or v1::GenerateRequest), which is not used after the return. `of_rpc` has the
-  // RPC's part; `reply` may come before the return. Slow preparation (an image, or a text that turns out to be much
-  // work) runs on a thread of its own. `lent`: RequestQueue::Push.
+  // Answers `message` (v1::PredictRequest or v1::GenerateRequest), which is not used after the return. `ticket`: as the
+  // RPC makes it; its `reply` may come before the return. Slow preparation (an image, or a text that turns out to be
+  // much work) runs on a thread of its own.
   template <typename Message>
-  void Start(const Message& message, Request of_rpc, bool* lent = nullptr);
+  void Start(const Message& message, Ticket ticket);
   // Counts a message that is refused before Start.
   template <typename Message>
   void CountUnadmitted(const Message& message, const absl::Status& status);
@@ -60,21 +60,24 @@ class RequestHandler {
   void Wake() { queue_.Wake(); }
 
  private:
-  // Checks the message, the names first, and counts it as valid. The metrics of an invalid one are those of the version
-  // asked for, of the latest if there is no such version, `_other` for an unknown model.
+  // Names the model of a ticket and its level, and gives the request that the message asks for, which is counted as
+  // valid. The metrics of an invalid one are those of the version asked for, of the latest if there is no such version,
+  // `_other` for an unknown model.
   template <typename Message>
-  absl::Status Admit(const Message& message, WorkBounds& bounds, Request& request);
-  // Starts the message again on a thread of `preparations_`; it is copied. `request` gives the RPC's part away.
+  absl::StatusOr<RequestPtr> Admit(const Message& message, WorkBounds& bounds, Ticket& ticket);
+  // Starts the message again on a thread of `preparations_`; it is copied.
   template <typename Message>
-  void StartApart(const Message& message, Request& request);
-  // Refuses a message before it is checked, where what goes first would make even the shortest of its size late: under
-  // overload that spares most of what a refusal costs. `priority` as the message has it.
-  absl::Status CheckEarly(uint32_t priority, double size, Request& request);
-  void ConnectStream(Request& request);
+  void StartApart(const Message& message, Ticket ticket);
+  // Cheap early refusal: refuses a message whose size alone shows that it cannot finish in time.
+  absl::Status CheckEarly(const Ticket& ticket, double size);
+  // Has the engine tell `request` of its tokens and its end.
+  void Connect(Request& request);
   void Send(Request& request, const GeneratedToken& token, FinishReason finish);
   // The last step of every request.
   void Finish(Request& request, const absl::Status& status);
-  void LogRefusal(const Request& request, const absl::Status& status, double seconds);
+  // The last step of a message that became no request.
+  void Refuse(const Ticket& ticket, const absl::Status& status);
+  void LogRefusal(const Ticket& ticket, const absl::Status& status, double seconds);
 
   const ServerOptions& options_;
   Repository& repository_;

@@ -16,23 +16,23 @@ namespace edgewise::server {
 // One thread at a time.
 class RequestBounds final : public WorkBounds {
  public:
-  // The request must outlive it. `wanted`: OK as long as somebody waits for it.
-  RequestBounds(const Request& request, std::function<absl::Status()> wanted)
-      : request_(request), wanted_(std::move(wanted)) {}
+  // The ticket must outlive it. `wanted`: OK as long as somebody waits for it.
+  RequestBounds(const Ticket& ticket, std::function<absl::Status()> wanted)
+      : ticket_(ticket), wanted_(std::move(wanted)) {}
 
   // After kPiecesOfCalls pieces of work the rest goes to another thread, unless the request is prepared apart already.
   absl::Status Continue() override {
-    if (!request_.apart && ++pieces_ > kPiecesOfCalls) {
+    if (!ticket_.apart && ++pieces_ > kPiecesOfCalls) {
       exceeded_ = true;
       return absl::AbortedError("the message is checked on another thread");
     }
     return wanted_();
   }
   absl::Status Reserve(uint64_t bytes) override {
-    return request_.memory == nullptr ? absl::OkStatus() : request_.memory->Resize(request_.memory->bytes() + bytes);
+    return ticket_.memory == nullptr ? absl::OkStatus() : ticket_.memory->Resize(ticket_.memory->bytes() + bytes);
   }
   void Release(uint64_t bytes) override {
-    if (request_.memory != nullptr) request_.memory->Shrink(request_.memory->bytes() - bytes);
+    if (ticket_.memory != nullptr) ticket_.memory->Shrink(ticket_.memory->bytes() - bytes);
   }
 
   // The work ended for this alone, and must begin again on a thread of PreparationThreads.
@@ -42,7 +42,7 @@ class RequestBounds final : public WorkBounds {
   // A short message (kShortMessage) of a usual model has fewer: it is cut, split and looked up, a piece each.
   static constexpr int kPiecesOfCalls = 8;
 
-  const Request& request_;
+  const Ticket& ticket_;
   const std::function<absl::Status()> wanted_;
   int pieces_ = 0;
   bool exceeded_ = false;

@@ -126,12 +126,11 @@ void FillLayers(const InputResult& result, const OutputSelection& outputs, v1::E
   }
 }
 
-void FillEdges(const ModelInput& input, const InputResult& result, const OutputSelection& outputs,
-               v1::EdgeReport& report) {
+void FillEdges(uint64_t max_edges, const InputResult& result, const OutputSelection& outputs, v1::EdgeReport& report) {
   report.set_edges(result.edges);
   report.set_pairs(result.pairs);
   report.set_density(result.density);
-  report.set_budget(input.max_edges == kNoCap ? 0 : input.max_edges);
+  report.set_budget(max_edges == kNoCap ? 0 : max_edges);
   report.set_capped(result.capped);
   if (outputs.layer_stats) report.set_expected_edges(result.expected_edges);
   report.set_max_sample_edges(result.max_sample_edges);
@@ -194,60 +193,58 @@ void FillScores(const InputResult& result, v1::Prediction& prediction) {
 // The cap that a request was lowered to, in place of the one in `budget`. Caps of that kind keep random edges, whatever
 // the model's default is.
 void SetCap(const Request& request, v1::Budget& budget) {
-  const Consent& consent = request.consent;
-  if (request.model->model->KeepMatters(request.inputs.front())) budget.set_keep(v1::RANDOM);
-  if (consent.caps.by_density) {
-    budget.set_max_density(consent.cap);
+  const Forecast& forecast = request.forecast;
+  if (request.ticket.model->model->KeepMatters(request.work.inputs.front())) budget.set_keep(v1::RANDOM);
+  if (forecast.caps.by_density) {
+    budget.set_max_density(forecast.cap);
   } else {
-    budget.set_max_edges(static_cast<uint64_t>(consent.cap));
+    budget.set_max_edges(static_cast<uint64_t>(forecast.cap));
   }
 }
 
 void FillDegraded(const Request& request, v1::Degraded& degraded) {
-  const Consent& consent = request.consent;
-  degraded.set_requested_samples(consent.asked);
-  degraded.set_samples(consent.samples);
-  degraded.set_reason(static_cast<v1::Degraded::Reason>(consent.reason));
-  if (consent.cap == 0.0) return;
-  if (request.settings->has_budget()) *degraded.mutable_requested_budget() = request.settings->budget();
+  const Forecast& forecast = request.forecast;
+  degraded.set_requested_samples(request.work.samples());
+  degraded.set_samples(forecast.samples);
+  degraded.set_reason(static_cast<v1::Degraded::Reason>(forecast.reason));
+  if (forecast.cap == 0.0) return;
+  if (request.work.settings->has_budget()) *degraded.mutable_requested_budget() = request.work.settings->budget();
   SetCap(request, *degraded.mutable_budget());
 }
 
 // Where an answer comes from. PredictResponse and GenerateResponse name these alike.
 template <typename Message>
 void FillOrigin(const Request& request, Message& message) {
-  message.set_model(request.model->name);
-  message.set_version(request.model->version);
-  message.set_seed(request.seed);
-  message.set_device(request.model->model->backend().device());
-  message.set_request_id(request.id);
-  if (request.settings == nullptr) return;
-  *message.mutable_settings() = *request.settings;
-  const uint32_t samples = request.generation ? request.generation->options.samples : request.consent.samples;
-  message.mutable_settings()->set_samples(samples);
-  if (request.consent.cap > 0.0) SetCap(request, *message.mutable_settings()->mutable_budget());
+  message.set_model(request.ticket.model->name);
+  message.set_version(request.ticket.model->version);
+  message.set_seed(request.work.seed);
+  message.set_device(request.ticket.model->model->backend().device());
+  message.set_request_id(request.ticket.id);
+  if (request.work.settings == nullptr) return;
+  *message.mutable_settings() = *request.work.settings;
+  message.mutable_settings()->set_samples(request.forecast.samples);
+  if (request.forecast.cap > 0.0) SetCap(request, *message.mutable_settings()->mutable_budget());
 }
 
 }  // namespace
 
-void FillResponse(Request& request, v1::PredictResponse& response) {
+void FillResponse(const Request& request, v1::PredictResponse& response) {
   FillOrigin(request, response);
   response.set_build(BuildId());
-  response.set_sha256(request.model->model->sha256());
-  const Consent& consent = request.consent;
-  if (consent.fit || consent.reason != DegradedBy::kNothing) FillDegraded(request, *response.mutable_degraded());
-  for (size_t i = 0; i < request.inputs.size(); ++i) {
-    const InputResult& result = request.results[i];
-    const Model& model = *request.model->model;
-    FillPrediction(model.config(), model.tokenizer(), request.inputs[i], result, request.outputs,
+  response.set_sha256(request.ticket.model->model->sha256());
+  const bool degraded = request.forecast.reason != DegradedBy::kNothing;
+  if (request.work.fits_deadline || degraded) FillDegraded(request, *response.mutable_degraded());
+  for (size_t i = 0; i < request.work.inputs.size(); ++i) {
+    const InputResult& result = request.outcome.results[i];
+    const Model& model = *request.ticket.model->model;
+    FillPrediction(model.config(), model.tokenizer(), RunOf(request, i), result, request.work.outputs,
                    *response.add_predictions());
-    request.edges += result.edges;
-    request.pairs += static_cast<double>(result.pairs);
   }
 }
 
-void FillPrediction(const ModelConfig& config, const HfTokenizer* tokenizer, const ModelInput& input,
+void FillPrediction(const ModelConfig& config, const HfTokenizer* tokenizer, const InputRun& run,
                     const InputResult& result, const OutputSelection& outputs, v1::Prediction& prediction) {
+  const ModelInput& input = *run.input;
   if (config.task == ModelTask::kTokenClassification) {
     FillTokens(config, tokenizer, input, result, outputs, prediction);
   } else if (config.task == ModelTask::kFillMask) {
@@ -265,7 +262,7 @@ void FillPrediction(const ModelConfig& config, const HfTokenizer* tokenizer, con
     FillTop(config, tokenizer, result, 0, outputs.top_k, prediction);
   if (config.task == ModelTask::kCausalLm) FillScores(result, prediction);
   prediction.set_samples(result.samples);
-  FillEdges(input, result, outputs, *prediction.mutable_edges());
+  FillEdges(run.max_edges, result, outputs, *prediction.mutable_edges());
   if (outputs.each_sample) FillSamples(config, result, outputs, prediction);
   if (outputs.graph && result.graph) FillGraph(*result.graph, *prediction.mutable_graph());
   uint32_t truncated = 0;
@@ -284,19 +281,19 @@ void FillRowEdges(const RowEdges& row, v1::EdgeReport& report) {
 
 void FillToken(const Request& request, const GeneratedToken& token, FinishReason finish,
                v1::GenerateResponse& message) {
-  const GenerationWork& work = *request.generation;
+  const Outcome::Generated& generated = request.outcome.generated;
   const bool last = finish != FinishReason::kNone;
   message.set_token_id(token.token_id);
   message.set_text(token.text);
   message.set_log_probability(token.log_probability);
   FillRowEdges(token.edges, *message.mutable_edges());
-  if (last || work.sent == 1) FillOrigin(request, message);
+  if (last || generated.tokens == 1) FillOrigin(request, message);
   if (!last) return;
   message.set_done(true);
   message.set_finish_reason(finish == FinishReason::kStop ? "stop" : "length");
-  message.set_prompt_tokens(static_cast<uint32_t>(request.tokens));
-  message.set_generated_tokens(work.sent);
-  message.set_truncated_tokens(work.truncated_tokens);
+  message.set_prompt_tokens(static_cast<uint32_t>(request.work.tokens));
+  message.set_generated_tokens(generated.tokens);
+  message.set_truncated_tokens(request.work.generation->prompt.truncated_tokens);
 }
 
 void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& info) {

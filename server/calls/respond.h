@@ -14,12 +14,12 @@
 namespace edgewise::server {
 
 // The answer to a computed request, without the timing. Sums the edges and pairs of its inputs up.
-void FillResponse(Request& request, v1::PredictResponse& response);
+void FillResponse(const Request& request, v1::PredictResponse& response);
 // The message of the latest token, without the timing.
 void FillToken(const Request& request, const GeneratedToken& token, FinishReason finish, v1::GenerateResponse& message);
 
 // One input's prediction. `result.status` is OK. `tokenizer`: Model::tokenizer, which names the tokens of fill-mask.
-void FillPrediction(const ModelConfig& config, const HfTokenizer* tokenizer, const ModelInput& input,
+void FillPrediction(const ModelConfig& config, const HfTokenizer* tokenizer, const InputRun& run,
                     const InputResult& result, const OutputSelection& outputs, v1::Prediction& prediction);
 
 // `row`: the row that predicted a generated token.

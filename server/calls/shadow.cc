@@ -29,8 +29,8 @@ uint64_t Mixed(uint64_t number, const std::vector<T>& values) {
 
 // From [0, 1), the same for the same seed, id and inputs.
 double LotOf(const Request& request) {
-  uint64_t number = Mixed(request.seed, std::vector<char>(request.id.begin(), request.id.end()));
-  for (const ModelInput& input : request.inputs) {
+  uint64_t number = Mixed(request.work.seed, std::vector<char>(request.ticket.id.begin(), request.ticket.id.end()));
+  for (const ModelInput& input : request.work.inputs) {
     for (const ModelSequence& sequence : input.sequences) {
       number = Mixed(Mixed(number, sequence.token_ids), sequence.features);
     }
@@ -74,36 +74,36 @@ bool IsDropped(const absl::Status& status) {
 }  // namespace
 
 void Shadows::Prepare(const v1::PredictRequest& message, Request& request) {
-  const std::optional<ShadowConfig>& config = request.model->profiles.shadow;
+  const LoadedModel& loaded = *request.ticket.model;
+  const std::optional<ShadowConfig>& config = loaded.profiles.shadow;
   // A request that fits its deadline gets samples by the moment; a second computation would get others.
-  if (!config || request.consent.fit || LotOf(request) >= config->share) return;
-  auto second = std::make_unique<Request>();
-  second->background = true;
-  second->model = request.model;
-  second->stopping = request.model->leaving;
-  second->profile = config->profile;
+  if (!config || request.work.fits_deadline || LotOf(request) >= config->share) return;
   MemoryHold preparing(memory_);
-  second->memory = &preparing;
-  second->apart = request.apart;
-  second->deadline = request.deadline;  // until it is computed
-  RequestBounds bounds(*second, [this, &second] { return CancelledOrExpired(*second, queue_.now()); });
-  const absl::Status checked =
-      Validate(message, *request.model->model, request.model->profiles, options_.limits, *second, bounds);
-  second->memory = nullptr;
-  if (checked.ok() && Same(*second->settings, *request.settings)) return;
+  const Ticket of_check = {.deadline = request.ticket.deadline,  // until it is computed
+                           .stopping = loaded.leaving,
+                           .memory = &preparing,
+                           .apart = request.ticket.apart};
+  RequestBounds bounds(
+      of_check, [this, &of_check] { return CancelledOrExpired(of_check.stopping, of_check.deadline, queue_.now()); });
+  const CallTerms terms = {.deadline = of_check.deadline, .stopping = of_check.stopping, .profile = config->profile};
+  absl::StatusOr<Work> work = Validate(message, *loaded.model, loaded.profiles, options_.limits, terms, bounds);
+  if (work.ok() && Same(*work->settings, *request.work.settings)) return;
   request.shadow = std::make_shared<Shadow>();
-  if (!checked.ok()) {
-    if (!IsDropped(checked) && !bounds.exceeded()) request.shadow->refused = ShadowResult::kFailed;
+  if (!work.ok()) {
+    if (!IsDropped(work.status()) && !bounds.exceeded()) request.shadow->refused = ShadowResult::kFailed;
     return;
   }
-  if (!Hold(*request.shadow, second->held_bytes).ok()) return;
-  second->consent = {};
-  second->outputs = {};
-  for (ModelInput& input : second->inputs) {
-    input.seed = request.seed;
+  if (!Hold(*request.shadow, work->held_bytes).ok()) return;
+  work->may_degrade = work->fits_deadline = false;
+  work->outputs = {};
+  for (ModelInput& input : work->inputs) {
+    input.seed = request.work.seed;
     input.wanted = {};
   }
-  PredictCost(*second);
+  auto second = std::make_unique<Request>();
+  second->ticket = {.stopping = loaded.leaving, .model = request.ticket.model, .background = true};
+  second->work = *std::move(work);
+  second->forecast = MakeForecast(loaded, second->work);
   request.shadow->request = std::move(second);
 }
 
@@ -118,19 +118,19 @@ absl::Status Shadows::Hold(Shadow& shadow, uint64_t bytes) {
 void Shadows::Start(Request& answered) {
   const std::shared_ptr<Shadow> shadow = std::move(answered.shadow);
   RequestPtr second = std::move(shadow->request);
-  const bool degraded = answered.consent.reason != DegradedBy::kNothing;  // it is not what was asked for
+  const bool degraded = answered.forecast.reason != DegradedBy::kNothing;  // it is not what was asked for
   if (!second || degraded) {
-    return answered.model->metrics->CountShadow(second ? ShadowResult::kDropped : shadow->refused, {}, 0);
+    return answered.ticket.model->metrics->CountShadow(second ? ShadowResult::kDropped : shadow->refused, {}, 0);
   }
-  for (InputResult& result : answered.results) {
+  for (InputResult& result : answered.outcome.results) {
     InputResult& kept = shadow->answer.emplace_back();
     kept.probabilities = std::move(result.probabilities);
     kept.label_id = std::move(result.label_id);
   }
-  second->arrival = queue_.now();
-  second->deadline = second->arrival + options_.queue.max_delay +
-                     std::chrono::duration_cast<Clock::duration>(
-                         std::chrono::duration<double>(kPatienceOfWork * second->predicted_seconds));
+  second->ticket.arrival = queue_.now();
+  second->ticket.deadline = second->ticket.arrival + options_.queue.max_delay +
+                            std::chrono::duration_cast<Clock::duration>(
+                                std::chrono::duration<double>(kPatienceOfWork * second->forecast.seconds));
   second->done = [this, shadow, raw = second.get()](const absl::Status& status) { End(*shadow, *raw, status); };
   Request& started = *second;
   const absl::Status status = queue_.PushBackground(second);
@@ -138,15 +138,15 @@ void Shadows::Start(Request& answered) {
 }
 
 void Shadows::End(const Shadow& shadow, const Request& request, const absl::Status& status) {
-  LoadedMetrics& metrics = *request.model->metrics;
+  LoadedMetrics& metrics = *request.ticket.model->metrics;
   if (!status.ok()) {
     return metrics.CountShadow(IsDropped(status) ? ShadowResult::kDropped : ShadowResult::kFailed, {}, 0);
   }
   std::vector<double> distances;
   uint64_t disagreements = 0;
   for (size_t i = 0; i < shadow.answer.size(); ++i) {
-    distances.push_back(DistanceOf(shadow.answer[i], request.results[i]));
-    if (Differ(shadow.answer[i], request.results[i])) ++disagreements;
+    distances.push_back(DistanceOf(shadow.answer[i], request.outcome.results[i]));
+    if (Differ(shadow.answer[i], request.outcome.results[i])) ++disagreements;
   }
   metrics.CountShadow(ShadowResult::kCompared, distances, disagreements);
 }

@@ -245,11 +245,11 @@ LoadedMetrics::~LoadedMetrics() = default;
 
 void LoadedMetrics::CountValid(Request& request, double seconds) {
   const MetricsEvent event(mutex_);
-  if (request.budget != BudgetKind::kNone) series_->budgets->Increment();
+  if (request.work.budget != BudgetKind::kNone) series_->budgets->Increment();
   series_->input_stage->Increment(seconds);
   request.gauges = {Hold(series_->in_flight), Hold(series_->queue_requests),
-                    Hold(series_->queue_tokens, static_cast<double>(request.tokens)),
-                    Hold(series_->queue_seconds, request.predicted_seconds), nullptr};
+                    Hold(series_->queue_tokens, static_cast<double>(request.work.tokens)),
+                    Hold(series_->queue_seconds, request.forecast.seconds), nullptr};
 }
 
 void LoadedMetrics::CountBatch(std::span<Request* const> requests) {
@@ -284,9 +284,8 @@ void LoadedMetrics::CountGeneration(Request& request) {
 void LoadedMetrics::CountToken(const Request& request, const RowEdges& row, double seconds) {
   const MetricsEvent event(mutex_);
   Series& s = *series_;
-  const GenerationWork& work = *request.generation;
-  const double samples = work.options.samples;
-  (work.sent == 0 ? s.first_token : s.token)->Observe(seconds);
+  const double samples = request.work.generation->options.samples;
+  (request.outcome.generated.tokens == 0 ? s.first_token : s.token)->Observe(seconds);
   s.generated_tokens->Increment();
   s.edges->Increment(std::round(row.edges * samples));
   s.pairs->Increment(static_cast<double>(row.pairs) * samples);
@@ -294,19 +293,21 @@ void LoadedMetrics::CountToken(const Request& request, const RowEdges& row, doub
 
 void LoadedMetrics::CountEnd(const MetricsEvent& event, const Request& request, bool answered, double output_seconds) {
   Series& s = *series_;
-  s.queue->Observe(request.queue_seconds);
-  s.cancelled_compute->Increment(request.cancelled_seconds);
+  s.queue->Observe(request.outcome.queue_seconds);
+  s.cancelled_compute->Increment(request.outcome.cancelled_seconds);
   if (!answered) return;
-  s.forward_stage->Increment(request.compute_seconds);
-  if (request.generation) return CountGenerated(request);
+  s.forward_stage->Increment(request.outcome.compute_seconds);
+  if (request.work.generation) return CountGenerated(request);
   s.output_stage->Increment(output_seconds);
-  if (request.consent.reason != DegradedBy::kNothing) {
-    s.degraded[static_cast<size_t>(request.consent.reason) - 1]->Increment();
+  if (request.forecast.reason != DegradedBy::kNothing) {
+    s.degraded[static_cast<size_t>(request.forecast.reason) - 1]->Increment();
   }
-  for (size_t i = 0; i < request.inputs.size(); ++i) CountInput(event, request.inputs[i], request.results[i]);
+  for (size_t i = 0; i < request.work.inputs.size(); ++i) {
+    CountInput(event, RunOf(request, i), request.outcome.results[i]);
+  }
 }
 
-void LoadedMetrics::CountInput(const MetricsEvent&, const ModelInput& input, const InputResult& result) {
+void LoadedMetrics::CountInput(const MetricsEvent&, const InputRun& run, const InputResult& result) {
   Series& s = *series_;
   uint64_t edges = 0, isolated = 0;
   for (const SampleResult& sample : result.sample_results) {
@@ -321,12 +322,12 @@ void LoadedMetrics::CountInput(const MetricsEvent&, const ModelInput& input, con
   s.isolated->Increment(static_cast<double>(isolated));
   s.pairs->Increment(static_cast<double>(result.pairs) * result.samples);
   double tokens = 0.0;
-  for (const ModelSequence& sequence : input.sequences) tokens += sequence.valid();
+  for (const ModelSequence& sequence : run.input->sequences) tokens += sequence.valid();
   s.items->Increment();
   s.tokens->Increment(tokens);
   s.density->Observe(result.density);
-  if (input.max_edges != kNoCap) {
-    s.utilization->Observe(static_cast<double>(result.max_sample_edges) / static_cast<double>(input.max_edges));
+  if (run.max_edges != kNoCap) {
+    s.utilization->Observe(static_cast<double>(result.max_sample_edges) / static_cast<double>(run.max_edges));
   }
   if (result.capped) s.capped->Increment();
   s.samples->Observe(result.samples);
@@ -334,11 +335,11 @@ void LoadedMetrics::CountInput(const MetricsEvent&, const ModelInput& input, con
 }
 
 void LoadedMetrics::CountGenerated(const Request& request) {
-  const GenerationWork& work = *request.generation;
-  series_->prompt_tokens->Increment(static_cast<double>(request.tokens));
-  series_->samples->Observe(work.options.samples);
-  if (work.utilization >= 0.0) series_->utilization->Observe(work.utilization);
-  if (work.capped) series_->capped->Increment();
+  const Outcome::Generated& generated = request.outcome.generated;
+  series_->prompt_tokens->Increment(static_cast<double>(request.work.tokens));
+  series_->samples->Observe(request.work.generation->options.samples);
+  if (generated.utilization >= 0.0) series_->utilization->Observe(generated.utilization);
+  if (generated.capped) series_->capped->Increment();
 }
 
 Metrics::Metrics(std::function<Time()> clock) : families_(std::make_unique<MetricFamilies>(std::move(clock))) {

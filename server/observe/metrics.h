@@ -70,7 +70,7 @@ class LoadedMetrics {
   void CountToken(const Request& request, const RowEdges& row, double seconds);
   // A request that waited ends. `answered`: with OK, after `output_seconds` for the answer.
   void CountEnd(const MetricsEvent& event, const Request& request, bool answered, double output_seconds);
-  void CountInput(const MetricsEvent& event, const ModelInput& input, const InputResult& result);
+  void CountInput(const MetricsEvent& event, const InputRun& run, const InputResult& result);
 
  private:
   struct Series;

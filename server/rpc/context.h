@@ -21,7 +21,6 @@
 #include "server/rpc/open_rpcs.h"
 #include "server/rpc/principal.h"
 #include "server/rpc/raw_call.h"
-#include "server/schedule/engine.h"
 
 namespace edgewise::server {
 
@@ -41,7 +40,6 @@ struct RpcContext {
   OpenRpcs open = {};
   Listener* listener = nullptr;
   LoneClient lone_client = {};
-  Engine* lender = nullptr;  // takes short requests on the threads of gRPC; null: the device takes one thread only
 
   uint64_t message_limit() const { return largest_message.load(std::memory_order_relaxed); }
 

@@ -49,22 +49,18 @@ class PredictReactor final : public UnaryReactor {
   void Serve() override {
     ParsedMessage<v1::PredictRequest> message;
     if (!Take(*message)) return;
-    // Alone on the server, a short request is computed here.
-    const bool alone = !apart() && context_.lender &&
-                       context_.lone_client.Observe(call_->peer(), context_.handler.now()) &&
+    const bool alone = !apart() && context_.lone_client.Observe(call_->peer(), context_.handler.now()) &&
                        context_.handler.in_flight() == 0 && context_.awaited.of_requests() == 0;
-    Request request = {.deadline = deadline(),
-                       .stopping = cancelled_.get_token(),
-                       .principal = principal_,
-                       .reply = [this](const absl::Status& status) { Reply(status); },
-                       .response = response_.get(),
-                       .memory = &memory_,
-                       .apart = apart(),
-                       .arrival = arrival()};
-    bool lent = false;
-    // The answer may come before the return.
-    context_.handler.Start(*message, std::move(request), alone ? &lent : nullptr);
-    if (lent) context_.lender->RunLent();
+    Ticket ticket = {.deadline = deadline(),
+                     .stopping = cancelled_.get_token(),
+                     .principal = principal_,
+                     .reply = [this](const absl::Status& status) { Reply(status); },
+                     .response = response_.get(),
+                     .memory = &memory_,
+                     .apart = apart(),
+                     .alone = alone,
+                     .arrival = arrival()};
+    context_.handler.Start(*message, std::move(ticket));  // the answer may come before the return
   }
 
   void Reply(const absl::Status& status) {

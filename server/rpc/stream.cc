@@ -151,15 +151,15 @@ void StreamReactor::Serve(const v1::PredictRequest& message, Time arrival) {
     mutex_.Unlock();
     Send(AnswerPtr(owned), status);
   };
-  Request request = {.deadline = deadline_,
-                     .stopping = cancelled_.get_token(),
-                     .principal = principal_,
-                     .reply = reply,
-                     .response = owned->response.mutable_response(),
-                     .memory = &owned->memory,
-                     .apart = arrival != Time(),
-                     .arrival = arrival};
-  context_.handler.Start(message, std::move(request));
+  Ticket ticket = {.deadline = deadline_,
+                   .stopping = cancelled_.get_token(),
+                   .principal = principal_,
+                   .reply = reply,
+                   .response = owned->response.mutable_response(),
+                   .memory = &owned->memory,
+                   .apart = arrival != Time(),
+                   .arrival = arrival};
+  context_.handler.Start(message, std::move(ticket));
 }
 
 void StreamReactor::Send(AnswerPtr answer, const absl::Status& status) {

@@ -1,4 +1,4 @@
-// Degrades a request under pressure where its client has agreed (Request::consent). Samples go first, down to one, so
+// Degrades a request under pressure where its client has agreed (Work::may_degrade). Samples go first, down to one, so
 // that the answer is that of the first samples of its ensemble; then edges of that sample, by a lower cap. For the same
 // time, fewer samples with all their edges hold more edges in total.
 #ifndef EDGEWISE_SERVER_SCHEDULE_DEGRADE_H_
@@ -11,12 +11,12 @@
 
 namespace edgewise::server {
 
-// Fills the demand of a checked Predict request, its predicted seconds and, under consent, those of the least answer
-// that it may get. Edges can be given up only where a lower cap is predicted to save time.
-void PredictCost(Request& request);
+// The demand of a Predict, the predicted seconds and, where it may be degraded, those of the least answer that it may
+// get. Edges can be given up only where a lower cap is predicted to save time.
+Forecast MakeForecast(const LoadedModel& loaded, const Work& work);
 
 // The seconds until the deadline; infinity where there is none.
-double SlackOf(const Request& request, Time now);
+double SlackOf(const Ticket& ticket, Time now);
 
 // The predicted seconds of the least that an answer can be: under consent of one sample with the lowest cap, else of
 // the whole request.

@@ -8,7 +8,8 @@
 
 namespace edgewise::server {
 
-void Engine::Start() {
+void Engine::Start(bool lends) {
+  if (lends) queue_.Lend([this] { RunLent(); });
   if (UsableCores() > 1) answers_.Start();  // on one core it would only change threads
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "engine");
@@ -31,8 +32,8 @@ std::optional<Turn> Engine::RunOnce(bool wait) {
   const Wait patience = !wait || goes_on || !passes_.empty() || !background_.empty() ? Wait::kNot
                         : generations_.empty()                                       ? Wait::kForWork
                                                                                      : Wait::kAWhile;
-  Work work = queue_.Next(
-      patience, {passes_.View(), can_step, generations_.room(), generations_.cache_bytes(), !background_.empty()});
+  Assignment work =
+      queue_.Next(patience, {can_step, generations_.room(), generations_.cache_bytes(), !background_.empty()});
   if (work.end() && passes_.empty() && generations_.empty() && background_.empty()) return std::nullopt;
   if (work.job) work.job();
   if (work.generation) generations_.Start(std::move(work.generation));
@@ -41,15 +42,14 @@ std::optional<Turn> Engine::RunOnce(bool wait) {
     alone.push_back(std::move(work.background));
     background_.Start(std::move(alone));
   }
-  if (work.none() && !background_.empty()) background_.StepLatest();
-  const Time start = queue_.now();
-  if (work.turn.kind == Turn::kStart) {
-    passes_.Start(std::move(work.batch));
-    passes_.StepLatest();
+  if (work.none() && !background_.empty()) background_.Step(0);
+  if (work.turn.kind == Turn::kStart) passes_.Start(std::move(work.batch), work.turn.pass);
+  if (work.turn.kind == Turn::kStart || work.turn.kind == Turn::kStep) passes_.Step(work.turn.pass, work.turn.share);
+  if (work.turn.kind == Turn::kGeneration) {
+    const Time start = queue_.now();
+    generations_.Step(work.turn.level);
+    queue_.Generated(work.turn.level, Seconds(queue_.now() - start));
   }
-  if (work.turn.kind == Turn::kStep) passes_.Step(work.turn.pass, work.turn.share);
-  if (work.turn.kind == Turn::kGeneration) generations_.Step(work.turn.level);
-  if (work.turn.kind != Turn::kNothing) queue_.Charge(work.turn, Seconds(queue_.now() - start));
   after_work_();
   return work.turn;
 }
@@ -60,7 +60,7 @@ void Engine::RunLent() {
   do RunOnce(false);
   while (!passes_.empty() && !queue_.HasMore() && Seconds(queue_.now() - start) < RequestQueue::kLoanSeconds);
   answers_.SetInline(false);
-  queue_.GiveBack(passes_.View(), !passes_.empty() || !generations_.empty() || !background_.empty());
+  queue_.GiveBack(!passes_.empty() || !generations_.empty() || !background_.empty());
 }
 
 }  // namespace edgewise::server

@@ -1,7 +1,7 @@
 // The one thread that uses the backend, but for loans of its turns (queue.h). The engine takes work from the queue:
 // jobs of the loader, passes layer by layer and generations step by step, in the order that the scheduler gives, and
 // ends every request exactly once. Between steps it looks at deadlines, cancellation and shutdown; cancellation also
-// ends work inside a layer (Request::stopping).
+// ends work inside a layer (Ticket::stopping).
 #ifndef EDGEWISE_SERVER_SCHEDULE_ENGINE_H_
 #define EDGEWISE_SERVER_SCHEDULE_ENGINE_H_
 
@@ -31,8 +31,8 @@ class Engine {
   ~Engine() { Join(); }
 
   // Runs RunOnce on a thread of its own until the queue is closed and nothing is left. Where the process has more than
-  // one core, a second thread ends the requests of passes.
-  void Start();
+  // one core, a second thread ends the requests of passes. `lends`: threads that push may have loans (queue.h).
+  void Start(bool lends = false);
   // When it returns every request has ended.
   void Join();
 
@@ -41,11 +41,11 @@ class Engine {
   // Start, not both.
   std::optional<Turn> RunOnce(bool wait);
 
-  // Takes the turns of a loan (RequestQueue::Push) on this thread: until its request has ended, other work comes, or
+ private:
+  // Takes the turns of a loan on this thread: until its request has ended, other work comes, or
   // RequestQueue::kLoanSeconds are over. The engine does what is left.
   void RunLent();
 
- private:
   RequestQueue& queue_;
   Answers answers_;
   // Used by one thread at a time, all three: by thread_, or by one that has a loan.

@@ -104,12 +104,12 @@ void Generations::Start(RequestPtr request) {
   const Time start = queue_.now();
   Running running{std::move(request), nullptr, ++started_, start};
   Request& started = *running.request;
-  started.queue_seconds = Seconds(start - started.queued);
-  started.model->metrics->CountGeneration(started);
-  MakeRoom(started.generation->cache_bytes.next, nullptr);
-  absl::StatusOr<std::unique_ptr<Generation>> generation =
-      Generation::Create(*started.model->model, std::move(started.generation->prompt), started.generation->options);
-  started.compute_seconds = running.own_seconds = Seconds(queue_.now() - start);
+  started.outcome.queue_seconds = Seconds(start - started.outcome.queued);
+  started.ticket.model->metrics->CountGeneration(started);
+  MakeRoom(started.work.generation->cache_bytes.next, nullptr);
+  absl::StatusOr<std::unique_ptr<Generation>> generation = Generation::Create(
+      *started.ticket.model->model, started.work.generation->prompt, started.work.generation->options);
+  started.outcome.compute_seconds = running.own_seconds = Seconds(queue_.now() - start);
   if (!generation.ok()) return End(running, StartFailure(generation.status()));
   running.generation = *std::move(generation);
   running_.push_back(std::move(running));
@@ -192,20 +192,20 @@ bool Generations::CanStep(const Running& running) const {
   if (!running.client_ready()) return false;
   return !running.generation->prompt_next() ||
          std::none_of(running_.begin(), running_.end(), [&](const Running& other) {
-           return other.request->priority == running.request->priority && other.generation->holds_part();
+           return other.request->ticket.priority == running.request->ticket.priority && other.generation->holds_part();
          });
 }
 
 PerLevel<bool> Generations::CanStep() const {
   PerLevel<bool> can = {};
-  for (const Running& running : running_) can[running.request->priority - 1] |= CanStep(running);
+  for (const Running& running : running_) can[running.request->ticket.priority - 1] |= CanStep(running);
   return can;
 }
 
 template <typename Is>
 bool Generations::CanStep(uint32_t level, const Is& is) const {
   return std::any_of(running_.begin(), running_.end(), [&](const Running& running) {
-    return running.request->priority - 1 == level && is(*running.generation) && CanStep(running);
+    return running.request->ticket.priority - 1 == level && is(*running.generation) && CanStep(running);
   });
 }
 
@@ -225,7 +225,7 @@ std::vector<Generations::Running> Generations::Take(const Takes& takes) {
 
 std::vector<Generations::Running> Generations::TakeHalfWay(uint32_t level, bool (Generation::*holds)() const) {
   return Take([&](const Running& running, const std::vector<Running>&) {
-    return running.request->priority - 1 == level && ((*running.generation).*holds)();
+    return running.request->ticket.priority - 1 == level && ((*running.generation).*holds)();
   });
 }
 
@@ -235,15 +235,15 @@ std::vector<Generations::Running> Generations::TakePrompts(uint32_t level, bool 
   int64_t most = 0, tokens = 0, rows = 0, samples = 0;  // rows at most; of those that are taken
   return Take([&](const Running& running, const std::vector<Running>& taken) {
     Generation& generation = *running.generation;
-    if (running.request->priority - 1 != level) return false;
+    if (running.request->ticket.priority - 1 != level) return false;
     if (!(short_ones ? generation.has_prompt() : generation.prompt_next())) return false;
     if (taken.empty()) {
-      most = PromptRows(*running.request->model->costs);
+      most = PromptRows(*running.request->ticket.model->costs);
       generation.LimitPart(static_cast<int32_t>(std::max(kLeastPart, most / generation.samples())));
     } else {
       if (!generation.Joins(*taken[0].generation)) return false;
       generation.LimitPart(0);  // whole
-      const int64_t context = running.request->model->model->config().max_position_embeddings;
+      const int64_t context = running.request->ticket.model->model->config().max_position_embeddings;
       if (tokens + generation.part_tokens() + 1 > context || rows + generation.part_rows() > most) return false;
       if (samples + generation.samples() > kRowsTogether) return false;
     }
@@ -260,7 +260,7 @@ std::vector<Generations::Running> Generations::TakeDecoding(uint32_t level) {
   int64_t rows = 0;
   return Take([&](const Running& running, const std::vector<Running>& taken) {
     const Generation& generation = *running.generation;
-    if (running.request->priority - 1 != level || InPrompt(generation)) return false;
+    if (running.request->ticket.priority - 1 != level || InPrompt(generation)) return false;
     const bool fits =
         taken.empty() || (generation.Joins(*taken[0].generation) && rows + generation.rows() <= kRowsTogether);
     if (fits) rows += generation.rows();
@@ -295,18 +295,19 @@ double Generations::StepPrompts(std::vector<Running>& together) {
   const Time start = queue_.now();
   const int64_t rows = Generation::StepPrompts(generations, steps);
   const double seconds = Seconds(queue_.now() - start);
-  together[0].request->model->metrics->CountDevice(seconds);
-  CostModel& costs = *together[0].request->model->costs;
+  together[0].request->ticket.model->metrics->CountDevice(seconds);
+  CostModel& costs = *together[0].request->ticket.model->costs;
   if (rows > 0 && seconds > 0.0) costs.ObserveLayer(static_cast<double>(std::max(rows, kFirstRows)), seconds);
   for (size_t i = 0; i < together.size(); ++i) {
     Running& running = together[i];
-    running.request->compute_seconds += seconds;
+    running.request->outcome.compute_seconds += seconds;
     running.own_seconds += seconds * shares[i] / all_rows;
-    running.request->batch_inputs = side_by_side;
+    running.request->outcome.batch_inputs = side_by_side;
     const Request& request = *running.request;
     const Generation& generation = *running.generation;
-    if (steps[i].ok() && request.generation->sent == 0 && !generation.has_prompt() && !generation.holds_part()) {
-      costs.ObservePrompt(static_cast<double>(request.tokens), running.own_seconds);
+    if (steps[i].ok() && request.outcome.generated.tokens == 0 && !generation.has_prompt() &&
+        !generation.holds_part()) {
+      costs.ObservePrompt(static_cast<double>(request.work.tokens), running.own_seconds);
     }
     if (GoesOn(running, steps[i])) running_.push_back(std::move(running));
   }
@@ -319,16 +320,16 @@ double Generations::Decode(std::vector<Running>& together) {
   for (const Running& running : together) generations.push_back(running.generation.get());
   std::vector<absl::Status> steps(together.size());
   const Time start = queue_.now();
-  const LoadedModel& model = *together[0].request->model;
+  const LoadedModel& model = *together[0].request->ticket.model;
   Generation::DecodeTogether(generations, steps, TokenLayers(model));
   const double seconds = Seconds(queue_.now() - start), size = static_cast<double>(together.size());
   model.metrics->CountDevice(seconds);
   double whole = 0.0;  // of tokens that have ended
   for (Running& running : together) {
-    running.request->compute_seconds += seconds;
+    running.request->outcome.compute_seconds += seconds;
     running.own_seconds += seconds / size;
     running.token_seconds += seconds;
-    running.request->batch_inputs = side_by_side;
+    running.request->outcome.batch_inputs = side_by_side;
     if (running.generation->holds_token()) continue;
     whole = std::exchange(running.token_seconds, 0.0);
     model.costs->ObserveToken(whole / size);
@@ -353,7 +354,7 @@ bool Generations::GoesOn(Running& running, const absl::Status& step) {
   }
   const FinishReason finish = running.generation->finish_reason();
   if (const std::optional<GeneratedToken> token = running.generation->TakeToken()) {
-    request.generation->token(*token, finish);
+    request.token(*token, finish);
   }
   if (finish == FinishReason::kNone) return true;
   End(running, absl::OkStatus());
@@ -362,7 +363,7 @@ bool Generations::GoesOn(Running& running, const absl::Status& step) {
 
 void Generations::End(Running& running, const absl::Status& status, bool wasted) {
   Request& request = *running.request;
-  if (wasted) request.cancelled_seconds = running.own_seconds;
+  if (wasted) request.outcome.cancelled_seconds = running.own_seconds;
   running.generation.reset();  // frees its memory before the client hears of the end
   request.done(status);
 }

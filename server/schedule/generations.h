@@ -60,11 +60,12 @@ class Generations {
     bool parked = false;
     bool waits = false;  // for memory that is not to be had
 
-    bool client_ready() const { return request->generation->ready(); }
+    bool client_ready() const { return request->ready(); }
     CacheBytes cache_bytes() const { return generation->cache_bytes(); }
     bool Before(const Running& other) const {
-      return request->priority != other.request->priority ? request->priority < other.request->priority
-                                                          : number < other.number;
+      return request->ticket.priority != other.request->ticket.priority
+                 ? request->ticket.priority < other.request->ticket.priority
+                 : number < other.number;
     }
   };
 

@@ -29,20 +29,20 @@ void Line::Charge(size_t level, const std::string& principal, double seconds, do
 }
 
 void Line::Push(RequestPtr request) {
-  Account& account = Open(request->priority - 1, request->principal.name);
-  Share& share = shares_[request->principal.name];
+  Account& account = Open(request->ticket.priority - 1, request->ticket.principal.name);
+  Share& share = shares_[request->ticket.principal.name];
   ++share.requests, ++requests_;
-  share.cost += request->cost, cost_ += request->cost;
+  share.cost += request->work.cost, cost_ += request->work.cost;
   account.seconds += LeastSeconds(*request);
-  account.longest = std::max(account.longest, request->predicted_seconds);
+  account.longest = std::max(account.longest, request->forecast.seconds);
   account.waiting.push_back(std::move(request));
 }
 
 // The sums without the request, which is taken next.
 void Line::Leave(Account& account, const Request& request) {
-  const auto share = shares_.find(request.principal.name);
+  const auto share = shares_.find(request.ticket.principal.name);
   --share->second.requests, --requests_;
-  share->second.cost -= request.cost, cost_ -= request.cost;
+  share->second.cost -= request.work.cost, cost_ -= request.work.cost;
   if (share->second.requests == 0) shares_.erase(share);
   account.seconds -= LeastSeconds(request);
 }
@@ -82,30 +82,31 @@ void Line::TakeIf(const std::function<absl::Status(const Request&)>& reason, std
   }
 }
 
-std::vector<RequestPtr> Line::MakeRoom(const Request& request, size_t max_requests, uint64_t max_cost) {
+std::vector<RequestPtr> Line::MakeRoom(const std::string& principal, uint64_t cost, size_t max_requests,
+                                       uint64_t max_cost) {
   const bool by_cost = requests_ < max_requests;
   const auto less = [by_cost](const auto& a, const auto& b) {
     return by_cost ? a.second.cost < b.second.cost : a.second.requests < b.second.requests;
   };
   const auto most = std::max_element(shares_.begin(), shares_.end(), less);
-  if (most == shares_.end() || most->first == request.principal.name) return {};
+  if (most == shares_.end() || most->first == principal) return {};
   const std::string largest = most->first;
   Share left = most->second;  // of the largest, after its newest requests
   uint64_t line = cost_;
   std::vector<std::pair<size_t, size_t>> newest;  // level and index
-  const Share own = ShareOf(request.principal.name);
+  const Share own = ShareOf(principal);
   for (size_t level = kPriorityLevels; level-- > 0;) {
     const auto account = accounts(level).find(largest);
     if (account == accounts(level).end()) continue;
     for (size_t index = account->second.waiting.size(); index-- > 0;) {
-      if (requests_ - newest.size() < max_requests && line + request.cost <= max_cost) break;
-      const uint64_t frees = account->second.waiting[index]->cost;
+      if (requests_ - newest.size() < max_requests && line + cost <= max_cost) break;
+      const uint64_t frees = account->second.waiting[index]->work.cost;
       --left.requests, left.cost -= frees, line -= frees;
       newest.emplace_back(level, index);
     }
   }
-  const bool fits = requests_ - newest.size() < max_requests && line + request.cost <= max_cost;
-  const bool fair = by_cost ? left.cost >= own.cost + request.cost : left.requests > own.requests;
+  const bool fits = requests_ - newest.size() < max_requests && line + cost <= max_cost;
+  const bool fair = by_cost ? left.cost >= own.cost + cost : left.requests > own.requests;
   std::vector<RequestPtr> taken;
   if (!fits || !fair) return taken;
   for (const auto& [level, index] : newest) taken.push_back(Take(level, largest, index));

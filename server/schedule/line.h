@@ -44,7 +44,7 @@ class Line {
   // The waiting requests of one principal, on all levels.
   struct Share {
     size_t requests = 0;
-    uint64_t cost = 0;  // as Request::cost
+    uint64_t cost = 0;  // as Work::cost
   };
 
   size_t size() const { return requests_; }
@@ -65,9 +65,10 @@ class Line {
   std::vector<RequestPtr> TakeAll();
   // Takes the requests for which `reason` gives an error.
   void TakeIf(const std::function<absl::Status(const Request&)>& reason, std::vector<EndedRequest>& ended);
-  // Takes the newest requests of the principal that has most, so that there is room for `request` within these limits
-  // and that principal keeps at least as much as the one of `request` gets. Takes nothing where that is not possible.
-  std::vector<RequestPtr> MakeRoom(const Request& request, size_t max_requests, uint64_t max_cost);
+  // Takes the newest requests of the principal that has most, so that there is room for a request of `principal` and
+  // `cost` within these limits, and the other keeps at least as much as `principal` gets. Takes nothing where that is
+  // not possible.
+  std::vector<RequestPtr> MakeRoom(const std::string& principal, uint64_t cost, size_t max_requests, uint64_t max_cost);
 
  private:
   struct Level {

@@ -27,17 +27,17 @@ constexpr int64_t kLeastStepRows = 64;  // fewer share too little of reading the
 // time, beside kAnswer.
 constexpr double kWaveShare = 0.125, kAnswerShare = 0.1;
 
-std::vector<const ModelInput*> InputsOf(const Requests& requests) {
-  std::vector<const ModelInput*> inputs;
+std::vector<InputRun> RunsOf(const Requests& requests) {
+  std::vector<InputRun> runs;
   for (const std::shared_ptr<Request>& request : requests) {
-    for (const ModelInput& input : request->inputs) inputs.push_back(&input);
+    for (size_t i = 0; i < request->work.inputs.size(); ++i) runs.push_back(RunOf(*request, i));
   }
-  return inputs;
+  return runs;
 }
 
 Demand SumOf(const Requests& requests) {
   Demand demand;
-  for (const std::shared_ptr<Request>& request : requests) demand += request->demand;
+  for (const std::shared_ptr<Request>& request : requests) demand += request->forecast.demand;
   return demand;
 }
 
@@ -45,18 +45,12 @@ Demand SumOf(const Requests& requests) {
 int64_t WaveTokens(const Requests& requests, const Demand& demand, double predicted, int64_t most, Time now) {
   double tokens = 0.0, slack = std::numeric_limits<double>::infinity();
   for (const std::shared_ptr<Request>& request : requests) {
-    tokens += static_cast<double>(request->tokens);
-    if (request->consent.given) slack = std::min(slack, SlackOf(*request, now));
+    tokens += static_cast<double>(request->work.tokens);
+    if (request->work.may_degrade) slack = std::min(slack, SlackOf(request->ticket, now));
   }
   if (!std::isfinite(slack)) return most;
   const double rows = predicted > 0.0 ? demand.tokens * std::max(0.0, kWaveShare * slack) / predicted : 0.0;
   return static_cast<int64_t>(std::min(std::max(rows, tokens), static_cast<double>(most)));
-}
-
-double OwnShare(const Requests& requests) {
-  double seconds = 0.0;
-  for (const std::shared_ptr<Request>& request : requests) seconds += request->predicted_seconds;
-  return seconds > 0.0 ? requests[0]->predicted_seconds / seconds : 1.0;
 }
 
 }  // namespace
@@ -68,26 +62,24 @@ struct Passes::Running {
     bool ended = false;
   };
 
-  Running(Requests requests, Pass::Options options, Answers& to_end)
+  Running(Requests requests, Pass::Options options, Answers& to_end, uint64_t pass_number)
       : answers(to_end),
-        level(requests[0]->priority - 1),
-        principal(requests[0]->principal.name),
-        own(OwnShare(requests)),
-        background(requests[0]->background),
+        number(pass_number),
+        background(requests[0]->ticket.background),
         demand(SumOf(requests)),
-        pass(*requests[0]->model->model, InputsOf(requests), options) {
+        pass(*requests[0]->ticket.model->model, RunsOf(requests), options) {
     for (std::shared_ptr<Request>& request : requests) {
-      tokens += request->tokens;
+      tokens += request->work.tokens;
       members.push_back({std::move(request), inputs});
-      inputs += static_cast<int64_t>(members.back().request->inputs.size());
+      inputs += static_cast<int64_t>(members.back().request->work.inputs.size());
     }
   }
 
-  const LoadedModel& model() const { return *members[0].request->model; }
+  const LoadedModel& model() const { return *members[0].request->ticket.model; }
   // The samples that every input of the request has.
   uint32_t SamplesDone(const Member& member) const {
     uint32_t done = std::numeric_limits<uint32_t>::max();
-    for (size_t i = 0; i < member.request->inputs.size(); ++i) {
+    for (size_t i = 0; i < member.request->work.inputs.size(); ++i) {
       done = std::min(done, pass.samples_done(member.first_input + static_cast<int64_t>(i)));
     }
     return done;
@@ -97,24 +89,24 @@ struct Passes::Running {
     double least = 0.0;
     for (const Member& member : members) {
       if (member.ended) continue;
-      if (!member.request->consent.given) return 0.0;
-      if (SamplesDone(member) == 0) least += member.request->consent.one_seconds;
+      if (!member.request->work.may_degrade) return 0.0;
+      if (SamplesDone(member) == 0) least += member.request->forecast.one_seconds;
     }
     return std::max(0.0, remaining - least);
   }
   void Limit(Member& member, uint32_t samples, DegradedBy reason) {
     Request& request = *member.request;
-    if (!request.consent.given || samples >= request.consent.samples) return;
+    if (!request.work.may_degrade || samples >= request.forecast.samples) return;
     Lower(request, {samples}, reason);
-    for (size_t i = 0; i < request.inputs.size(); ++i) {
-      pass.Limit(member.first_input + static_cast<int64_t>(i), request.consent.samples);
+    for (size_t i = 0; i < request.work.inputs.size(); ++i) {
+      pass.Limit(member.first_input + static_cast<int64_t>(i), request.forecast.samples);
     }
     limited = true;
     whole &= pass.between_waves();  // otherwise samples that run are lost
   }
   // All inputs of the request have their results.
   bool Done(const Member& member) const {
-    for (size_t i = 0; i < member.request->inputs.size(); ++i) {
+    for (size_t i = 0; i < member.request->work.inputs.size(); ++i) {
       if (!pass.done(member.first_input + static_cast<int64_t>(i))) return false;
     }
     return true;
@@ -127,7 +119,7 @@ struct Passes::Running {
   Time Ends() const {
     Time ends = Time::min();
     for (const Member& member : members) {
-      if (!member.ended) ends = std::max(ends, member.request->deadline);
+      if (!member.ended) ends = std::max(ends, member.request->ticket.deadline);
     }
     return ends;
   }
@@ -136,14 +128,14 @@ struct Passes::Running {
   }
 
   void End(Member& member, const absl::Status& status) {
-    member.request->compute_seconds += seconds;
+    member.request->outcome.compute_seconds += seconds;
     member.ended = true;
     answers.End(member.request, status);
   }
   // Nobody waits for it any more.
   void Leave(Member& member, const absl::Status& reason) {
-    const double share = static_cast<double>(member.request->tokens) / static_cast<double>(tokens);
-    member.request->cancelled_seconds += seconds * share;
+    const double share = static_cast<double>(member.request->work.tokens) / static_cast<double>(tokens);
+    member.request->outcome.cancelled_seconds += seconds * share;
     whole = false;
     End(member, reason);
   }
@@ -152,13 +144,12 @@ struct Passes::Running {
   std::vector<Member> members;
   int64_t inputs = 0;
   uint64_t tokens = 0;  // valid ones, one sample
-  const uint32_t level;
-  const std::string principal;  // of the first request
-  const double own;             // that request's part of the work, as predicted
+  const uint64_t number;
   const bool background;
   const Demand demand;
   double predicted = 0.0;                         // seconds
-  double seconds = 0.0;                           // in its steps so far
+  double seconds = 0.0;                           // in its start and its steps so far
+  double start_seconds = 0.0;                     // of these: not yet told to the scheduler
   bool whole = true;                              // nobody left it, and all samples that ran count
   bool limited = false;                           // it runs fewer samples than predicted
   double wave_seconds = 0.0, step_seconds = 0.0;  // the last, other passes in between included
@@ -172,20 +163,20 @@ Passes::Passes(RequestQueue& queue, Answers& answers, Clock::duration max_step)
     : queue_(queue), answers_(answers), max_step_seconds_(Seconds(max_step)) {}
 Passes::~Passes() = default;
 
-std::vector<RunningPass> Passes::View() const {
-  std::vector<RunningPass> view;
-  for (const auto& running : running_) {
-    const double remaining =
-        running->AllDone() ? 0.0 : std::max(running->predicted - running->seconds, kLeastLeft * running->predicted);
-    view.push_back({running->level, remaining, running->stepped, running->principal, running->own,
-                    running->Spare(remaining), running->Ends(),
-                    running->members.size() == 1 ? running->members[0].request->stopping : std::stop_token()});
-  }
-  return view;
+void Passes::Tell(const Running& running, double seconds) {
+  if (running.background) return;
+  const double remaining =
+      running.AllDone() ? 0.0 : std::max(running.predicted - running.seconds, kLeastLeft * running.predicted);
+  queue_.Stepped(running.number, {remaining, running.Spare(remaining), running.stepped, running.Ends()}, seconds);
 }
 
-std::unique_ptr<Passes::Running> Passes::Make(Requests requests) const {
-  const LoadedModel& model = *requests[0]->model;
+void Passes::Erase(const Running& running) {
+  if (!running.background) queue_.Ended(running.number);
+  std::erase_if(running_, [&running](const auto& each) { return each.get() == &running; });
+}
+
+std::unique_ptr<Passes::Running> Passes::Make(Requests requests, uint64_t number) const {
+  const LoadedModel& model = *requests[0]->ticket.model;
   const Time now = queue_.now();
   Demand demand = SumOf(requests);
   double predicted = model.costs->Predict(demand);
@@ -200,23 +191,24 @@ std::unique_ptr<Passes::Running> Passes::Make(Requests requests) const {
   demand = SumOf(requests);
   predicted = model.costs->Predict(demand);
   options.max_wave_tokens = WaveTokens(requests, demand, predicted, options.max_wave_tokens, now);
-  auto running = std::make_unique<Running>(std::move(requests), options, answers_);
+  auto running = std::make_unique<Running>(std::move(requests), options, answers_, number);
   running->predicted = predicted;
   running->stepped = running->wave_began = queue_.now();
   return running;
 }
 
-void Passes::Start(std::vector<RequestPtr> requests) {
+void Passes::Start(std::vector<RequestPtr> requests, uint64_t number) {
   const Time now = queue_.now();
-  running_.push_back(Make({std::make_move_iterator(requests.begin()), std::make_move_iterator(requests.end())}));
+  running_.push_back(
+      Make({std::make_move_iterator(requests.begin()), std::make_move_iterator(requests.end())}, number));
   Running& running = *running_.back();
-  running.seconds = Seconds(queue_.now() - now);
+  running.seconds = running.start_seconds = Seconds(queue_.now() - now);
   std::vector<Request*> started;
   for (Running::Member& member : running.members) {
     Request& request = *started.emplace_back(member.request.get());
-    request.queue_seconds = Seconds(now - request.queued);
-    request.batch_inputs = static_cast<uint32_t>(running.inputs);
-    request.batch_tokens = running.tokens;
+    request.outcome.queue_seconds = Seconds(now - request.outcome.queued);
+    request.outcome.batch_inputs = static_cast<uint32_t>(running.inputs);
+    request.outcome.batch_tokens = running.tokens;
   }
   if (running.background) return;
   running.model().metrics->CountBatch(started);
@@ -227,38 +219,49 @@ void Passes::AnswerInTime(Running& running, Time now) {
   bool limited = false;
   for (Running::Member& member : running.members) {
     const Request& request = *member.request;
-    if (member.ended || !request.consent.given || request.deadline == Time::max()) continue;
-    const double answer = Seconds(kAnswer) + kAnswerShare * Seconds(request.deadline - request.arrival);
+    if (member.ended || !request.work.may_degrade || request.ticket.deadline == Time::max()) continue;
+    const double answer = Seconds(kAnswer) + kAnswerShare * Seconds(request.ticket.deadline - request.ticket.arrival);
     const uint32_t done = running.SamplesDone(member);
-    if (done == 0 || SlackOf(request, now) >= next + answer) continue;
+    if (done == 0 || SlackOf(request.ticket, now) >= next + answer) continue;
     running.Limit(member, done, DegradedBy::kDeadline);
     limited = true;
   }
-  if (limited) EndAnswered(running);
+  if (!limited) return;
+  Tell(running, 0.0);
+  EndAnswered(running);
 }
 
 void Passes::EndDue() {
   const Time now = queue_.now();
-  for (const auto& running : running_) {
-    if (!queue_.cancelled()) AnswerInTime(*running, now);
-    for (Running::Member& member : running->members) {
+  for (size_t i = 0; i < running_.size();) {
+    Running& running = *running_[i];
+    if (!queue_.cancelled()) AnswerInTime(running, now);
+    bool left = false;
+    for (Running::Member& member : running.members) {
       if (member.ended) continue;
       const absl::Status reason = queue_.cancelled() ? ShuttingDown() : CancelledOrExpired(*member.request, now);
       if (reason.ok()) continue;
-      for (size_t i = 0; i < member.request->inputs.size(); ++i) {
-        running->pass.Cancel(member.first_input + static_cast<int64_t>(i), reason);
+      for (size_t input = 0; input < member.request->work.inputs.size(); ++input) {
+        running.pass.Cancel(member.first_input + static_cast<int64_t>(input), reason);
       }
-      running->Leave(member, reason);
+      running.Leave(member, reason);
+      left = true;
     }
+    if (running.AllEnded()) {
+      Erase(running);
+      continue;
+    }
+    if (left) Tell(running, 0.0);
+    ++i;
   }
-  std::erase_if(running_, [](const auto& running) { return running->AllEnded(); });
 }
 
-void Passes::Step(size_t pass, double share) {
-  Running& running = *running_[pass];
+void Passes::Step(uint64_t number, double share) {
+  Running& running =
+      **std::find_if(running_.begin(), running_.end(), [number](const auto& each) { return each->number == number; });
   for (Running::Member& member : running.members) {
     if (share >= 1.0 || member.ended) continue;
-    const uint32_t done = running.SamplesDone(member), samples = member.request->consent.samples;
+    const uint32_t done = running.SamplesDone(member), samples = member.request->forecast.samples;
     const uint32_t more = samples - std::min(samples, std::max(done, 1u));
     running.Limit(member, samples - more + static_cast<uint32_t>(share * more), DegradedBy::kLoad);
   }
@@ -269,19 +272,17 @@ void Passes::Step(size_t pass, double share) {
   running.model().metrics->CountDevice(Seconds(end - start), running.background);
   running.step_seconds = Seconds(end - std::exchange(running.stepped, end));
   if (running.pass.between_waves()) running.wave_seconds = Seconds(end - std::exchange(running.wave_began, end));
-  if (!status.ok()) return Fail(pass, status);
+  Tell(running, Seconds(end - start) + std::exchange(running.start_seconds, 0.0));
+  if (!status.ok()) return Fail(running, status);
   EndAnswered(running);
-  if (!running.AllEnded()) return;
-  running_.erase(running_.begin() + static_cast<int64_t>(pass));
+  if (running.AllEnded()) Erase(running);
 }
 
 void Passes::EndAnswered(Running& running) {
   const Time now = queue_.now();
-  // A client that has its answer may send again before the engine asks for its next turn.
-  if (!running.background && running.AllDone()) queue_.SetRunning(View());
   for (Running::Member& member : running.members) {
     Request& request = *member.request;
-    const auto inputs = static_cast<int64_t>(request.inputs.size());
+    const auto inputs = static_cast<int64_t>(request.work.inputs.size());
     if (member.ended || !running.Done(member)) continue;
     absl::Status status = CancelledOrExpired(request, now);
     if (!status.ok()) {
@@ -289,14 +290,15 @@ void Passes::EndAnswered(Running& running) {
       continue;
     }
     for (int64_t i = 0; i < inputs; ++i) {
-      InputResult& result = request.results.emplace_back(running.pass.TakeResult(member.first_input + i));
+      InputResult& result = request.outcome.results.emplace_back(running.pass.TakeResult(member.first_input + i));
       if (status.ok() && !result.status.ok()) {
         status = {result.status.code(), absl::StrCat("inputs[", i, "] ", result.status.message())};
       }
     }
     running.whole &= status.ok();
     for (int64_t i = 0; i < inputs && status.ok(); ++i) {
-      running.observed += request.model->costs->Observed(*request.model->model, request.inputs[i], request.results[i]);
+      running.observed += request.ticket.model->costs->Observed(*request.ticket.model->model, RunOf(request, i),
+                                                                request.outcome.results[i]);
     }
     running.End(member, status);
   }
@@ -306,19 +308,28 @@ void Passes::EndAnswered(Running& running) {
     running.model().metrics->CountPrediction(running.predicted, running.seconds);
 }
 
-void Passes::Fail(size_t pass, const absl::Status& status) {
-  std::unique_ptr<Running> failed = std::move(running_[pass]);
-  running_.erase(running_.begin() + static_cast<int64_t>(pass));
+void Passes::Fail(Running& running, const absl::Status& status) {
+  const auto place =
+      std::find_if(running_.begin(), running_.end(), [&running](const auto& each) { return each.get() == &running; });
+  std::unique_ptr<Running> failed = std::move(*place);
+  running_.erase(place);
+  if (!failed->background) queue_.Ended(failed->number);
   std::erase_if(failed->members, [](const Running::Member& member) { return member.ended; });
   const absl::Status answer = DeviceFailure(status);
   if (failed->members.size() == 1) return failed->End(failed->members[0], answer);
   Requests requests;
   for (Running::Member& member : failed->members) {
-    member.request->compute_seconds += failed->seconds;
+    member.request->outcome.compute_seconds += failed->seconds;
     requests.push_back(std::move(member.request));
   }
   failed.reset();  // frees its memory
-  for (std::shared_ptr<Request>& request : requests) running_.push_back(Make({std::move(request)}));
+  for (std::shared_ptr<Request>& request : requests) {
+    const Ticket& ticket = request->ticket;
+    const uint64_t number =
+        queue_.Started({.level = ticket.priority - 1, .principal = ticket.principal.name, .stopping = ticket.stopping});
+    running_.push_back(Make({std::move(request)}, number));
+    Tell(*running_.back(), 0.0);
+  }
 }
 
 }  // namespace edgewise::server

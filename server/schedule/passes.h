@@ -3,6 +3,7 @@
 #ifndef EDGEWISE_SERVER_SCHEDULE_PASSES_H_
 #define EDGEWISE_SERVER_SCHEDULE_PASSES_H_
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -19,26 +20,28 @@ class Passes {
   ~Passes();
 
   bool empty() const { return running_.empty(); }
-  std::vector<RunningPass> View() const;  // the latest last
 
-  // A pass over requests of one model and level, or one in the background.
-  void Start(std::vector<RequestPtr> requests);
+  // The pass of this number (RequestQueue::Started) over requests of one model and level; or one in the background,
+  // which has none.
+  void Start(std::vector<RequestPtr> requests, uint64_t number = 0);
   // Runs the next layer of a pass, and ends the requests whose inputs all have their result. Where a layer fails,
   // several requests go on in a pass of their own each, so that only the request fails that fails alone. Before it the
   // pass keeps this share of what it may give up (Turn::share).
-  void Step(size_t pass, double share = 1.0);
-  void StepLatest() { Step(running_.size() - 1); }
-  // Ends the requests that are cancelled or expired, all of them at a shutdown. Under consent (Request::consent) a
+  void Step(uint64_t number, double share = 1.0);
+  // Ends the requests that are cancelled or expired, all of them at a shutdown. Under consent (Work::may_degrade) a
   // request whose deadline comes before its next samples is answered with those that have run.
   void EndDue();
 
  private:
   struct Running;
 
-  std::unique_ptr<Running> Make(std::vector<std::shared_ptr<Request>> requests) const;
+  std::unique_ptr<Running> Make(std::vector<std::shared_ptr<Request>> requests, uint64_t number) const;
+  // Tells the scheduler how far it is after these further seconds.
+  void Tell(const Running& running, double seconds);
+  void Erase(const Running& running);
   void EndAnswered(Running& running);
   void AnswerInTime(Running& running, Time now);
-  void Fail(size_t pass, const absl::Status& status);
+  void Fail(Running& running, const absl::Status& status);
 
   RequestQueue& queue_;
   Answers& answers_;

@@ -11,39 +11,43 @@ constexpr size_t kMostBackground = 64;  // that wait
 
 void EndAll(const std::vector<EndedRequest>& ended, Time now) {
   for (const auto& [request, reason] : ended) {
-    request->queue_seconds = Seconds(now - request->queued);
+    request->outcome.queue_seconds = Seconds(now - request->outcome.queued);
     request->done(reason);
   }
 }
 
 }  // namespace
 
-absl::Status RequestQueue::Push(RequestPtr& request, bool* lent) {
-  const double seconds = request->predicted_seconds;
-  const bool brief = lent && !request->generation && seconds > 0.0 && seconds <= kLoanSeconds;
+absl::Status RequestQueue::Push(RequestPtr& request) {
+  const double seconds = request->forecast.seconds;
+  const bool brief =
+      take_turns_ && request->ticket.alone && !request->work.generation && seconds > 0.0 && seconds <= kLoanSeconds;
+  bool lent = false;
   const Time now = clock_();
   std::vector<EndedRequest> ended;
   absl::Status status;
   {
     const absl::MutexLock lock(&mutex_);
     if (closed_ || cancelled()) return ShuttingDown();
-    const bool alone = brief && idle_ && !lent_ && jobs_.empty() && scheduler_.size() == 0;
+    lent = brief && idle_ && !lent_ && jobs_.empty() && scheduler_.size() == 0;
     status = scheduler_.Add(request, now, ended);
-    if (alone && status.ok()) *lent = lent_ = true;
+    lent &= status.ok();
+    lent_ |= lent;
+    busy_.store(scheduler_.busy(), std::memory_order_relaxed);
   }
   EndAll(ended, now);
+  if (lent) take_turns_();
   return status;
 }
 
-void RequestQueue::GiveBack(std::span<const RunningPass> passes, bool left) {
+void RequestQueue::GiveBack(bool left) {
   const absl::MutexLock lock(&mutex_);
-  scheduler_.SetRunning(passes);
   lent_ = false;
   left_ = left;
 }
 
 absl::Status RequestQueue::PushBackground(RequestPtr& request) {
-  request->queued = clock_();
+  request->outcome.queued = clock_();
   const absl::MutexLock lock(&mutex_);
   if (closed_ || cancelled()) return ShuttingDown();
   if (background_.size() >= kMostBackground) return absl::ResourceExhaustedError("the background is full");
@@ -61,13 +65,14 @@ void RequestQueue::TakeBackground(const std::function<absl::Status(const Request
   });
 }
 
-absl::Status RequestQueue::Check(const Request& request) {
+absl::Status RequestQueue::Check(const Ticket& ticket, double seconds) {
+  if (!busy_.load(std::memory_order_relaxed)) return absl::OkStatus();
   const Time now = clock_();
   std::vector<EndedRequest> ended;
   absl::Status status;
   {
     const absl::MutexLock lock(&mutex_);
-    status = scheduler_.Check(request, now, ended);
+    status = scheduler_.Check(ticket, seconds, now, ended);
   }
   EndAll(ended, now);
   return status;
@@ -88,24 +93,24 @@ absl::Status RequestQueue::RunOnEngine(const std::function<absl::Status()>& work
   return status;
 }
 
-Work RequestQueue::Next(Wait wait, const Running& running) {
-  cache_bytes_.store(running.cache_bytes, std::memory_order_relaxed);
-  Work work;
+Assignment RequestQueue::Next(Wait wait, const UnderWay& under_way) {
+  cache_bytes_.store(under_way.cache_bytes, std::memory_order_relaxed);
+  Assignment work;
   std::vector<EndedRequest> ended;
   {
     const auto due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       if (lent_) return false;
       if (wait == Wait::kForWork ? closed_ || left_ : woken_ || cancelled()) return true;
-      return !jobs_.empty() || scheduler_.HasPredict() || scheduler_.HasGeneration(running.room) ||
+      return !jobs_.empty() || scheduler_.HasPredict() || scheduler_.HasGeneration(under_way.room) ||
              !background_.empty();
     };
     const absl::MutexLock lock(&mutex_);
-    scheduler_.SetRunning(running.passes);  // before the wait: requests that come meanwhile are compared with it
+    scheduler_.CloseIdle();  // before the wait: requests that come meanwhile are compared with those that are left
     if (wait == Wait::kForWork) {
       idle_ = true;
       mutex_.Await(absl::Condition(&due));
       idle_ = false;
-      if (std::exchange(left_, false)) return work;  // `running` has changed
+      if (std::exchange(left_, false)) return work;  // what is under way has changed
     }
     if (wait == Wait::kAWhile) mutex_.AwaitWithTimeout(absl::Condition(&due), kAWhile);
     woken_ = false;
@@ -116,28 +121,41 @@ Work RequestQueue::Next(Wait wait, const Running& running) {
       work.job = std::move(jobs_.front());
       jobs_.pop_front();
     } else {
-      work.generation = scheduler_.NextGeneration(running.room);
-      work.turn = scheduler_.Next(running.generations, now);
-      if (work.turn.kind == Turn::kStart) work.batch = scheduler_.TakeBatch(work.turn.level, now);
+      work.generation = scheduler_.NextGeneration(under_way.room);
+      work.turn = scheduler_.Next(under_way.generations, now);
+      if (work.turn.kind == Turn::kStart) work.batch = scheduler_.TakeBatch(work.turn, now);
     }
-    if (work.none() && !running.background && !background_.empty()) {
+    if (work.none() && !under_way.background && !background_.empty()) {
       work.background = std::move(background_.front());
       background_.pop_front();
     }
+    busy_.store(scheduler_.busy(), std::memory_order_relaxed);
     work.closed = closed_ && scheduler_.size() == 0;
   }
   EndAll(ended, clock_());
   return work;
 }
 
-void RequestQueue::SetRunning(std::span<const RunningPass> passes) {
+uint64_t RequestQueue::Started(RunningPass pass) {
   const absl::MutexLock lock(&mutex_);
-  scheduler_.SetRunning(passes);
+  busy_.store(true, std::memory_order_relaxed);
+  return scheduler_.Started(std::move(pass));
 }
 
-void RequestQueue::Charge(const Turn& turn, double seconds) {
+void RequestQueue::Stepped(uint64_t pass, const Progress& progress, double seconds) {
   const absl::MutexLock lock(&mutex_);
-  scheduler_.Charge(turn, seconds);
+  scheduler_.Stepped(pass, progress, seconds);
+}
+
+void RequestQueue::Ended(uint64_t pass) {
+  const absl::MutexLock lock(&mutex_);
+  scheduler_.Ended(pass);
+  busy_.store(scheduler_.busy(), std::memory_order_relaxed);
+}
+
+void RequestQueue::Generated(uint32_t level, double seconds) {
+  const absl::MutexLock lock(&mutex_);
+  scheduler_.Generated(level, seconds);
 }
 
 void RequestQueue::Wake() {

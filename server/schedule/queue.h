@@ -17,7 +17,7 @@
 namespace edgewise::server {
 
 // The engine's next work: a job for its thread; or a generation to start, which may be missing, and a turn.
-struct Work {
+struct Assignment {
   std::function<void()> job;
   RequestPtr generation;
   Turn turn;
@@ -29,9 +29,8 @@ struct Work {
   bool end() const { return none() && closed; }
 };
 
-// The work that the engine has under way.
-struct Running {
-  std::vector<RunningPass> passes;  // the latest last
+// The engine's work besides passes that somebody waits for.
+struct UnderWay {
   PerLevel<bool> generations = {};  // one of this level can take a step
   GenerationRoom room;
   uint64_t cache_bytes = 0;  // that keys and values of generations hold
@@ -48,8 +47,8 @@ enum class Wait {
 // All methods may be called from any thread, except that one thread at a time calls Next(). Nothing but Next() blocks;
 // Request::done is never called under the lock.
 //
-// A thread that pushes a short request while the engine has nothing to do may take the engine's turns for it: a loan.
-// The request is then computed where it came, and no other thread has to wake for it.
+// A thread that pushes a short request, alone, while the engine has nothing to do takes the engine's turns for it: a
+// loan. The request is then computed where it came, and no other thread has to wake for it.
 class RequestQueue {
  public:
   explicit RequestQueue(QueueLimits limits, std::function<Time()> clock = Clock::now)
@@ -58,26 +57,30 @@ class RequestQueue {
   // Predicted seconds of a request that is worth a loan: for so long its thread can wait.
   static constexpr double kLoanSeconds = 0.001;
 
-  // Takes the request iff OK. Errors: Scheduler::Add; UNAVAILABLE after Close. `lent`: the caller wants a loan; true
-  // where it has one, and must call GiveBack soon.
-  absl::Status Push(RequestPtr& request, bool* lent = nullptr);
-  // Ends a loan. `passes` are still under way; the engine goes on with them, and with what else is `left`.
-  void GiveBack(std::span<const RunningPass> passes, bool left);
-  // Takes a request that nobody waits for (Request::background) iff OK. It starts when there is nothing else to do, and
+  // Takes the request iff OK; with a loan (Ticket::alone) it may have ended by the return. Errors: Scheduler::Add;
+  // UNAVAILABLE after Close.
+  absl::Status Push(RequestPtr& request);
+  // The engine lends its turns from now on: Push calls `take_turns`, which ends with GiveBack. Before the first Push.
+  void Lend(std::function<void()> take_turns) { take_turns_ = std::move(take_turns); }
+  // Ends a loan. The engine goes on with what is `left`.
+  void GiveBack(bool left);
+  // Takes a request that nobody waits for (Ticket::background) iff OK. It starts when there is nothing else to do, and
   // counts for no other request. RESOURCE_EXHAUSTED: as many wait as may; UNAVAILABLE after Close.
   absl::Status PushBackground(RequestPtr& request);
-  // Whether Push would refuse a request of which not all is known yet: Scheduler::Check.
-  absl::Status Check(const Request& request);
+  // Whether Push would refuse a Predict of at least these predicted seconds: Scheduler::Check. OK at once, without
+  // the lock, where nothing waits or runs.
+  absl::Status Check(const Ticket& ticket, double seconds);
   // Runs `work` on the engine's thread, before any request, waits for it and returns its status. UNAVAILABLE after
   // Close.
   absl::Status RunOnEngine(const std::function<absl::Status()>& work);
 
   // The next work; a generation only if it fits into the room. Ends the requests that cannot be answered any more.
-  Work Next(Wait wait = Wait::kForWork, const Running& running = {});
-  // Updates the passes given to Next: call it when a pass has finished, before its answers are sent.
-  void SetRunning(std::span<const RunningPass> passes);
-  // The turn took so long.
-  void Charge(const Turn& turn, double seconds);
+  Assignment Next(Wait wait = Wait::kForWork, const UnderWay& under_way = {});
+  // Events of the scheduler. Call Stepped before the answers of a pass are sent.
+  uint64_t Started(RunningPass pass);
+  void Stepped(uint64_t pass, const Progress& progress, double seconds);
+  void Ended(uint64_t pass);
+  void Generated(uint32_t level, double seconds);
   // Ends a wait of kind kAWhile: a client took tokens or cancelled.
   void Wake();
 
@@ -88,7 +91,7 @@ class RequestQueue {
   void CancelAll();
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
 
-  // Running::cache_bytes of the last call of Next.
+  // UnderWay::cache_bytes of the last call of Next.
   uint64_t cache_bytes() const { return cache_bytes_.load(std::memory_order_relaxed); }
   Time now() const { return clock_(); }
   size_t size() const;
@@ -101,6 +104,7 @@ class RequestQueue {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::function<Time()> clock_;
+  std::function<void()> take_turns_;  // of a loan; null: there are none
   mutable absl::Mutex mutex_;
   Scheduler scheduler_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::function<void()>> jobs_ ABSL_GUARDED_BY(mutex_);
@@ -111,6 +115,7 @@ class RequestQueue {
   bool lent_ ABSL_GUARDED_BY(mutex_) = false;  // and keeps waiting meanwhile
   bool left_ ABSL_GUARDED_BY(mutex_) = false;  // by a loan
   std::atomic<bool> cancelled_ = false;
+  std::atomic<bool> busy_ = false;  // Scheduler::busy
   std::atomic<uint64_t> cache_bytes_ = 0;
 };
 

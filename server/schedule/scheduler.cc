@@ -31,16 +31,17 @@ constexpr std::chrono::milliseconds kLookAgain{1};  // for requests that have en
 // An upper bound, nearly always right, on the seconds of this request now: the machine may have become slower since it
 // was predicted.
 double CautiousSeconds(const Request& request) {
-  const CostModel& costs = *request.model->costs;
-  const double slower = costs.Predict(request.demand) / request.predicted_seconds;
+  const CostModel& costs = *request.ticket.model->costs;
+  const double slower = costs.Predict(request.forecast.demand) / request.forecast.seconds;
   return LeastSeconds(request) * std::max(slower, 1.0) * std::min(costs.Spread(), kMostCaution);
 }
 
 // After waiting for as long as it takes alone: what it would take at least, where that is longer than its deadline
 // allows; else 0. `crowded`: others wait, who could be late for what is computed for nobody.
 double TooLong(const Request& request, bool crowded, Time now) {
-  const double seconds = LeastSeconds(request), slack = SlackOf(request, now);
-  if (request.generation || Seconds(now - request.queued) <= seconds || slack > kClose * seconds) return 0.0;
+  const double seconds = LeastSeconds(request), slack = SlackOf(request.ticket, now);
+  if (request.work.generation || Seconds(now - request.outcome.queued) <= seconds || slack > kClose * seconds)
+    return 0.0;
   const double likely = crowded ? CautiousSeconds(request) : seconds;
   return likely > slack ? likely : 0.0;
 }
@@ -49,13 +50,13 @@ std::string Show(double seconds) {
   return absl::FormatDuration(absl::Microseconds(static_cast<int64_t>(seconds * 1e6)));
 }
 
-absl::Status Hopeless(const Request& request, double seconds, Time now) {
+absl::Status Hopeless(const Ticket& ticket, double seconds, Time now) {
   return absl::DeadlineExceededError(absl::StrCat("the request takes about ", Show(seconds),
                                                   " on an idle server; its deadline is in ",
-                                                  Show(SlackOf(request, now))));
+                                                  Show(SlackOf(ticket, now))));
 }
 
-const char* KindOf(const Request& request) { return request.generation ? " generations" : " requests"; }
+const char* KindOf(bool generates) { return generates ? " generations" : " requests"; }
 
 absl::Status QueueFull(const std::string& why, double before) {
   absl::Status status = absl::ResourceExhaustedError("the queue is full: " + why);
@@ -76,7 +77,7 @@ double SecondsUntil(double end, std::span<const RunningPass> running, uint32_t l
   const double left = end - account.served;
   double seconds = 0.0;
   for (const RunningPass& pass : running) {
-    const double least = pass.remaining - pass.spare;
+    const double least = pass.progress.remaining - pass.progress.spare;
     const bool first = pass.level == level && pass.principal == principal && seconds + least <= left;
     if (first) seconds += least;
   }
@@ -91,7 +92,8 @@ double SecondsUntil(double end, std::span<const RunningPass> running, uint32_t l
 double SecondsOf(const Line& line, std::span<const RunningPass> running, uint32_t level) {
   double seconds = 0.0;
   for (const auto& [principal, account] : line.accounts(level)) seconds += account.seconds;
-  for (const RunningPass& pass : running) seconds += pass.level == level ? pass.remaining - pass.spare : 0.0;
+  for (const RunningPass& pass : running)
+    seconds += pass.level == level ? pass.progress.remaining - pass.progress.spare : 0.0;
   return seconds;
 }
 
@@ -99,64 +101,74 @@ double SecondsOf(const Line& line, std::span<const RunningPass> running, uint32_
 
 absl::Status Scheduler::Add(RequestPtr& request, Time now, std::vector<EndedRequest>& ended) {
   RETURN_IF_ERROR(CancelledOrExpired(*request, now));
-  RETURN_IF_ERROR(Check(*request, now, ended));
-  RETURN_IF_ERROR(MakeRoom(*request, ended));
-  request->queued = now;
-  Line& line = LineOf(*request);
-  line.Push(std::move(request));
+  const Entrant entrant = {request->ticket, request->forecast.seconds, LeastSeconds(*request), request->work.cost,
+                           request->work.generation.has_value()};
+  double before = 0.0;
+  RETURN_IF_ERROR(Check(entrant, now, before, ended));
+  RETURN_IF_ERROR(MakeRoom(entrant, before, ended));
+  request->outcome.queued = now;
+  LineOf(entrant.generates).Push(std::move(request));
   return absl::OkStatus();
 }
 
-absl::Status Scheduler::Check(const Request& request, Time now, std::vector<EndedRequest>& ended) {
+absl::Status Scheduler::Check(const Ticket& ticket, double seconds, Time now, std::vector<EndedRequest>& ended) {
+  double before = 0.0;
+  return Check({ticket, seconds, seconds}, now, before, ended);
+}
+
+absl::Status Scheduler::Check(const Entrant& entrant, Time now, double& before, std::vector<EndedRequest>& ended) {
   EndLeftPasses(now);
-  const auto has_ended = [](const RunningPass& pass) { return pass.remaining <= 0.0; };
+  const auto has_ended = [](const RunningPass& pass) { return pass.progress.remaining <= 0.0; };
   // Then it may try: a wrong prediction is corrected so.
   const bool idle = predicts_.size() == 0 && std::all_of(running_.begin(), running_.end(), has_ended);
-  const bool lasts = !request.generation && kSure * LeastSeconds(request) > SlackOf(request, now);
-  if (!idle && lasts) return Hopeless(request, LeastSeconds(request), now);
-  absl::Status refused = CheckShare(request, now);
+  const bool lasts = !entrant.generates && kSure * entrant.least > SlackOf(entrant.ticket, now);
+  if (!idle && lasts) return Hopeless(entrant.ticket, entrant.least, now);
+  before = SecondsBefore(entrant);
+  absl::Status refused = CheckShare(entrant, before, now);
   if (refused.ok() || now - looked_ < kLookAgain) return refused;
   ended = TakeEnded(now);  // they make room
-  return ended.empty() ? refused : CheckShare(request, now);
+  if (ended.empty()) return refused;
+  before = SecondsBefore(entrant);
+  return CheckShare(entrant, before, now);
 }
 
 void Scheduler::EndLeftPasses(Time now) {
   for (RunningPass& pass : running_) {
-    if (pass.ends <= now || pass.stopping.stop_requested()) pass.remaining = pass.spare = 0.0;
+    Progress& progress = pass.progress;
+    if (progress.ends <= now || pass.stopping.stop_requested()) progress.remaining = progress.spare = 0.0;
   }
 }
 
 // Without what others make room for.
-absl::Status Scheduler::CheckShare(const Request& request, Time now) const {
-  const double before = SecondsBefore(request);
-  const Line& line = LineOf(request);
-  const Line::Share own = line.ShareOf(request.principal.name);
+absl::Status Scheduler::CheckShare(const Entrant& entrant, double before, Time now) const {
+  const Line& line = LineOf(entrant.generates);
+  const Line::Share own = line.ShareOf(entrant.ticket.principal.name);
   const bool alone = own.requests == line.size();  // nobody else waits
   const size_t max_requests = alone ? limits_.max_requests : limits_.max_requests / 2;
   const uint64_t max_cost = alone ? limits_.max_tokens : limits_.max_tokens / 2;
   const char* const whose = alone ? " wait" : " of this client wait";
   const char* const limit = alone ? "; the limit is " : "; the limit while others wait is ";
   if (own.requests > 0 && own.requests >= max_requests) {
-    return QueueFull(absl::StrCat(own.requests, KindOf(request), whose, limit, max_requests), before);
+    return QueueFull(absl::StrCat(own.requests, KindOf(entrant.generates), whose, limit, max_requests), before);
   }
-  if (own.requests > 0 && own.cost + request.cost > max_cost) {
+  if (own.requests > 0 && own.cost + entrant.cost > max_cost) {
     return QueueFull(
-        absl::StrCat(own.cost, " positions and edges", whose, " and this request has ", request.cost, limit, max_cost),
+        absl::StrCat(own.cost, " positions and edges", whose, " and this request has ", entrant.cost, limit, max_cost),
         before);
   }
-  return CheckTime(request, before, now);
+  return CheckTime(entrant, before, now);
 }
 
-absl::Status Scheduler::MakeRoom(const Request& request, std::vector<EndedRequest>& ended) {
-  Line& line = LineOf(request);
-  const bool full = line.size() >= limits_.max_requests || line.cost() + request.cost > limits_.max_tokens;
+absl::Status Scheduler::MakeRoom(const Entrant& entrant, double before, std::vector<EndedRequest>& ended) {
+  Line& line = LineOf(entrant.generates);
+  const bool full = line.size() >= limits_.max_requests || line.cost() + entrant.cost > limits_.max_tokens;
   if (line.size() == 0 || !full) return absl::OkStatus();
-  const double before = SecondsBefore(request);
-  std::vector<RequestPtr> displaced = line.MakeRoom(request, limits_.max_requests, limits_.max_tokens);
+  std::vector<RequestPtr> displaced =
+      line.MakeRoom(entrant.ticket.principal.name, entrant.cost, limits_.max_requests, limits_.max_tokens);
   if (displaced.empty()) {
     return QueueFull(
-        absl::StrCat(line.size(), KindOf(request), " with ", line.cost(), " positions and edges wait; the limits are ",
-                     limits_.max_requests, " and ", limits_.max_tokens),
+        absl::StrCat(line.size(), KindOf(entrant.generates), " with ", line.cost(),
+                     " positions and edges wait; the limits are ", limits_.max_requests, " and ", limits_.max_tokens),
         before);
   }
   for (RequestPtr& newest : displaced) {
@@ -165,21 +177,21 @@ absl::Status Scheduler::MakeRoom(const Request& request, std::vector<EndedReques
   return absl::OkStatus();
 }
 
-absl::Status Scheduler::CheckTime(const Request& request, double before, Time now) const {
+absl::Status Scheduler::CheckTime(const Entrant& entrant, double before, Time now) const {
   if (before <= 0.0) return absl::OkStatus();
-  const double slack = SlackOf(request, now), least = LeastSeconds(request);
-  if (request.generation) {  // its client reads what there is at its deadline
+  const double slack = SlackOf(entrant.ticket, now);
+  if (entrant.generates) {  // its client reads what there is at its deadline
     if (before <= slack) return absl::OkStatus();
     return QueueFull(
         absl::StrCat("generations that go first take about ", Show(before), "; its deadline is in ", Show(slack)),
         before);
   }
-  if (kMargin * (before + least) > slack) {
+  if (kMargin * (before + entrant.least) > slack) {
     return QueueFull(absl::StrCat("requests that go first take about ", Show(before), " and this one about ",
-                                  Show(least), "; its deadline is in ", Show(slack)),
+                                  Show(entrant.least), "; its deadline is in ", Show(slack)),
                      before);
   }
-  if (request.deadline == Time::max() && before > Seconds(limits_.max_delay)) {
+  if (entrant.ticket.deadline == Time::max() && before > Seconds(limits_.max_delay)) {
     return QueueFull(
         absl::StrCat("requests that go first take about ", Show(before), "; without a deadline the limit is ",
                      Show(Seconds(limits_.max_delay)), " (--max_queue_delay)"),
@@ -190,22 +202,23 @@ absl::Status Scheduler::CheckTime(const Request& request, double before, Time no
 
 // The work that goes before the request: that of its own principal, as far as it is not much longer; of others on its
 // level, what ends before it does when each gets its share; of the other levels, what they get meanwhile.
-double Scheduler::SecondsBefore(const Request& request) const {
-  const uint32_t own = request.priority - 1;
-  const std::string& principal = request.principal.name;
-  const double takes = request.predicted_seconds;
-  const Line& line = LineOf(request);
-  const std::span<const RunningPass> running = request.generation ? std::span<const RunningPass>() : running_;
+double Scheduler::SecondsBefore(const Entrant& entrant) const {
+  const uint32_t own = entrant.ticket.priority - 1;
+  const std::string& principal = entrant.ticket.principal.name;
+  const double takes = entrant.seconds;
+  const Line& line = LineOf(entrant.generates);
+  const std::span<const RunningPass> running = entrant.generates ? std::span<const RunningPass>() : running_;
   const Line::Accounts& accounts = line.accounts(own);
   const auto mine = accounts.find(principal);
   double before = 0.0;
   const auto add = [&](double work, double least) { before += kShorter * work <= takes ? least : 0.0; };
   if (mine != accounts.end() && kShorter * mine->second.longest <= takes) before += mine->second.seconds;
   if (mine != accounts.end() && kShorter * mine->second.longest > takes) {
-    for (const RequestPtr& waiting : mine->second.waiting) add(waiting->predicted_seconds, LeastSeconds(*waiting));
+    for (const RequestPtr& waiting : mine->second.waiting) add(waiting->forecast.seconds, LeastSeconds(*waiting));
   }
   for (const RunningPass& pass : running) {
-    if (pass.level == own && pass.principal == principal) add(pass.remaining, pass.remaining - pass.spare);
+    if (pass.level == own && pass.principal == principal)
+      add(pass.progress.remaining, pass.progress.remaining - pass.progress.spare);
   }
   const double end = (mine != accounts.end() ? mine->second.served : line.clock(own)) + before + takes;
   for (auto other = accounts.begin(); other != accounts.end(); ++other) {
@@ -224,21 +237,24 @@ double Scheduler::Share(uint32_t level, Time now) const {
   for (const auto& [principal, account] : predicts_.accounts(level)) {
     for (const RequestPtr& waiting : account.waiting) line.push_back(waiting.get());
   }
-  std::stable_sort(line.begin(), line.end(), [](const Request* a, const Request* b) { return a->queued < b->queued; });
+  std::stable_sort(line.begin(), line.end(),
+                   [](const Request* a, const Request* b) { return a->outcome.queued < b->outcome.queued; });
   double before = 0.0, spare = 0.0;  // of those before: what they take at least, and what they may give up
   for (uint32_t above = 0; above < level; ++above) before += SecondsOf(predicts_, running_, above);
   double share = 1.0;
   for (const Request* waiting : line) {
     double least = before, more = spare;
     for (const RunningPass& pass : running_) {
-      if (pass.level != level || kShorter * pass.remaining > waiting->predicted_seconds) continue;  // it goes first
-      least += pass.remaining - pass.spare;
-      more += pass.spare;
+      if (pass.level != level || kShorter * pass.progress.remaining > waiting->forecast.seconds)
+        continue;  // it goes first
+      least += pass.progress.remaining - pass.progress.spare;
+      more += pass.progress.spare;
     }
     before += LeastSeconds(*waiting);
     spare += SpareSeconds(*waiting, now);
-    const bool endless = waiting->deadline == Time::max();
-    const double left = endless ? Seconds(limits_.max_delay - (now - waiting->queued)) : SlackOf(*waiting, now);
+    const bool endless = waiting->ticket.deadline == Time::max();
+    const double left =
+        endless ? Seconds(limits_.max_delay - (now - waiting->outcome.queued)) : SlackOf(waiting->ticket, now);
     if (!endless) least += LeastSeconds(*waiting);
     if (least > left || more <= 0.0) continue;  // nothing would help it; nothing can be given up
     share = std::min(share, (kInTime * left - least) / more);
@@ -253,11 +269,11 @@ std::vector<EndedRequest> Scheduler::TakeEnded(Time now) {
     for (const auto& [principal, account] : predicts_.accounts(level)) waiting[level] += account.waiting.size();
   }
   const auto reason = [now, &waiting](const Request& request) {
-    size_t& mates = waiting[request.priority - 1];
+    size_t& mates = waiting[request.ticket.priority - 1];
     absl::Status status = CancelledOrExpired(request, now);
     const double seconds = status.ok() ? TooLong(request, mates > 1, now) : 0.0;
-    if (seconds > 0.0) status = Hopeless(request, seconds, now);
-    if (!status.ok() && !request.generation) --mates;
+    if (seconds > 0.0) status = Hopeless(request.ticket, seconds, now);
+    if (!status.ok() && !request.work.generation) --mates;
     return status;
   };
   predicts_.TakeIf(reason, ended);
@@ -272,8 +288,7 @@ std::vector<RequestPtr> Scheduler::TakeAll() {
   return all;
 }
 
-void Scheduler::SetRunning(std::span<const RunningPass> running) {
-  running_.assign(running.begin(), running.end());
+void Scheduler::CloseIdle() {
   for (uint32_t level = 0; level < kPriorityLevels; ++level) {
     const auto runs = [&](const std::string& principal) {
       return std::any_of(running_.begin(), running_.end(),
@@ -282,7 +297,38 @@ void Scheduler::SetRunning(std::span<const RunningPass> running) {
     predicts_.CloseIdle(level, runs);
     generations_.CloseIdle(level, [](const std::string&) { return false; });
   }
-  for (const RunningPass& pass : running_) predicts_.Open(pass.level, pass.principal);
+}
+
+RunningPass& Scheduler::PassOf(uint64_t number) {
+  return *std::find_if(running_.begin(), running_.end(),
+                       [number](const RunningPass& pass) { return pass.number == number; });
+}
+
+uint64_t Scheduler::Started(RunningPass pass) {
+  pass.number = ++started_;
+  predicts_.Open(pass.level, pass.principal);
+  running_.push_back(std::move(pass));
+  return started_;
+}
+
+void Scheduler::Stepped(uint64_t pass, const Progress& progress, double seconds) {
+  RunningPass& stepped = PassOf(pass);
+  stepped.progress = progress;
+  if (seconds <= 0.0) return;
+  Charge(stepped.level, seconds, false);
+  predicts_.Charge(stepped.level, stepped.principal, seconds, stepped.own);
+}
+
+void Scheduler::Ended(uint64_t pass) {
+  std::erase_if(running_, [pass](const RunningPass& running) { return running.number == pass; });
+  CloseIdle();
+}
+
+void Scheduler::Generated(uint32_t level, double seconds) { Charge(level, seconds, true); }
+
+void Scheduler::Charge(uint32_t level, double seconds, bool generation) {
+  served_[level] += seconds / kLevelWeights[level];
+  generation_lead_[level] += generation ? seconds : -seconds;
 }
 
 // Apart from others: a step of its latest pass, or the start of a request that goes before its passes.
@@ -292,24 +338,24 @@ Scheduler::Candidate Scheduler::CandidateOf(uint32_t level, const std::string& p
   Candidate next{.turn = {.level = level}, .principal = principal};
   double shortest = kNone;
   size_t running = 0;  // of all principals
-  for (size_t p = 0; p < running_.size(); ++p) {
-    if (running_[p].level != level) continue;
+  for (const RunningPass& pass : running_) {
+    if (pass.level != level) continue;
     ++running;
-    if (running_[p].principal != principal) continue;
-    shortest = std::min(shortest, running_[p].remaining);
+    if (pass.principal != principal) continue;
+    shortest = std::min(shortest, pass.progress.remaining);
     next.turn.kind = Turn::kStep;
-    next.turn.pass = p;
-    next.end = account.served + running_[p].remaining;
+    next.turn.pass = pass.number;
+    next.end = account.served + pass.progress.remaining;
   }
   if (running >= kMostPasses) return next;
   for (size_t i = 0; i < account.waiting.size(); ++i) {
-    const double seconds = account.waiting[i]->predicted_seconds;
+    const double seconds = account.waiting[i]->forecast.seconds;
     const bool starts = running == 0 || (seconds > 0.0 && (shortest == kNone || seconds <= kShorter * shortest));
     if (starts) {
       next.turn.kind = Turn::kStart;
       next.index = i;
       next.end = account.served + seconds;
-      next.since = account.waiting[i]->queued;
+      next.since = account.waiting[i]->outcome.queued;
     }
     if (starts || shortest == kNone) break;
   }
@@ -325,10 +371,10 @@ Turn Scheduler::TurnOf(uint32_t level, bool generation, Time now) {
   }
   Turn turn = first.turn;
   candidate_[level] = std::move(first);
-  for (size_t p = 0; p < running_.size(); ++p) {
-    if (running_[p].level != level || now - running_[p].stepped < kPatience) continue;
+  for (const RunningPass& pass : running_) {
+    if (pass.level != level || now - pass.progress.stepped < kPatience) continue;
     turn.kind = Turn::kStep;
-    turn.pass = p;
+    turn.pass = pass.number;
     break;
   }
   if (!generation || turn.kind == Turn::kNothing) generation_lead_[level] = 0.0;  // nobody to share with
@@ -352,30 +398,23 @@ Turn Scheduler::Next(const PerLevel<bool>& generations, Time now) {
     active_[level] = works;
     if (works && (next.kind == Turn::kNothing || served_[level] < served_[next.level])) next = turns[level];
   }
-  if (next.kind == Turn::kStep && running_[next.pass].spare > 0.0) next.share = Share(next.level, now);
+  if (next.kind == Turn::kStep && PassOf(next.pass).progress.spare > 0.0) next.share = Share(next.level, now);
   return next;
 }
 
-void Scheduler::Charge(const Turn& turn, double seconds) {
-  served_[turn.level] += seconds / kLevelWeights[turn.level];
-  generation_lead_[turn.level] += turn.kind == Turn::kGeneration ? seconds : -seconds;
-  if (turn.kind == Turn::kGeneration || running_.empty()) return;
-  const RunningPass& pass = turn.kind == Turn::kStart ? running_.back() : running_[turn.pass];
-  predicts_.Charge(turn.level, pass.principal, seconds, pass.own);
-}
-
-std::vector<RequestPtr> Scheduler::TakeBatch(uint32_t level, Time now) {
+std::vector<RequestPtr> Scheduler::TakeBatch(Turn& turn, Time now) {
   std::vector<RequestPtr> batch;
+  const uint32_t level = turn.level;
   const Candidate& candidate = candidate_[level];
   const Account& account = predicts_.accounts(level).find(candidate.principal)->second;
-  const double share = account.waiting[candidate.index]->consent.given ? Share(level, now) : 1.0;
+  const double share = account.waiting[candidate.index]->work.may_degrade ? Share(level, now) : 1.0;
   const auto planned = [&](const Request& request) {
-    return request.predicted_seconds - (1.0 - share) * SpareSeconds(request, now);
+    return request.forecast.seconds - (1.0 - share) * SpareSeconds(request, now);
   };
   batch.push_back(predicts_.Take(level, candidate.principal, candidate.index));
   KeepShare(*batch[0], share, now);
   const Request& first = *batch[0];
-  double seconds = first.predicted_seconds, most = std::min(kBatchSeconds, SlackOf(first, now));
+  double seconds = first.forecast.seconds, most = std::min(kBatchSeconds, SlackOf(first.ticket, now));
   std::map<std::string, size_t> looked_at;  // by principal: those before do not fit
   looked_at[candidate.principal] = candidate.index;
   while (seconds > 0.0 && batch.size() < limits_.max_batch) {
@@ -384,31 +423,38 @@ std::vector<RequestPtr> Scheduler::TakeBatch(uint32_t level, Time now) {
       size_t& index = looked_at[principal];
       for (; index < account.waiting.size(); ++index) {
         const Request& mate = *account.waiting[index];
-        if (mate.model == first.model && seconds + planned(mate) <= std::min(most, SlackOf(mate, now))) break;
+        if (mate.ticket.model == first.ticket.model &&
+            seconds + planned(mate) <= std::min(most, SlackOf(mate.ticket, now)))
+          break;
       }
       if (index == account.waiting.size()) continue;
       const Request& mate = *account.waiting[index];
-      Candidate own{
-          .principal = principal, .index = index, .end = account.served + mate.predicted_seconds, .since = mate.queued};
+      Candidate own{.principal = principal,
+                    .index = index,
+                    .end = account.served + mate.forecast.seconds,
+                    .since = mate.outcome.queued};
       if (own.Before(next)) next = std::move(own);
     }
     if (!std::isfinite(next.end)) break;
     RequestPtr mate = predicts_.Take(level, next.principal, next.index);
     KeepShare(*mate, share, now);
-    predicts_.Open(level, next.principal).served += mate->predicted_seconds;
-    most = std::min(most, SlackOf(*mate, now));
-    seconds += mate->predicted_seconds;
+    predicts_.Open(level, next.principal).served += mate->forecast.seconds;
+    most = std::min(most, SlackOf(mate->ticket, now));
+    seconds += mate->forecast.seconds;
     batch.push_back(std::move(mate));
   }
-  const double own = seconds > 0.0 ? first.predicted_seconds / seconds : 1.0;
+  const double own = seconds > 0.0 ? first.forecast.seconds / seconds : 1.0;
   Time ends = Time::min();
   double spare = seconds;
   for (const RequestPtr& request : batch) {
-    ends = std::max(ends, request->deadline);
-    spare = request->consent.given ? spare - request->consent.one_seconds : 0.0;
+    ends = std::max(ends, request->ticket.deadline);
+    spare = request->work.may_degrade ? spare - request->forecast.one_seconds : 0.0;
   }
-  running_.push_back({level, seconds, now, first.principal.name, own, std::max(0.0, spare), ends,
-                      batch.size() == 1 ? first.stopping : std::stop_token()});
+  turn.pass = Started({.level = level,
+                       .principal = first.ticket.principal.name,
+                       .own = own,
+                       .stopping = batch.size() == 1 ? first.ticket.stopping : std::stop_token(),
+                       .progress = {seconds, std::max(0.0, spare), now, ends}});
   return batch;
 }
 
@@ -420,8 +466,8 @@ std::optional<Scheduler::Candidate> Scheduler::FirstGeneration() const {
       const Request& request = *account.waiting.front();
       Candidate next{.turn = {.level = level},
                      .principal = principal,
-                     .end = account.served + request.predicted_seconds,
-                     .since = request.queued};
+                     .end = account.served + request.forecast.seconds,
+                     .since = request.outcome.queued};
       if (next.Before(first)) first = std::move(next);
     }
     if (std::isfinite(first.end)) return first;
@@ -433,14 +479,14 @@ bool Scheduler::HasGeneration(const GenerationRoom& room) const {
   const std::optional<Candidate> first = FirstGeneration();
   if (!first || room.generations == 0) return false;
   const Account& account = generations_.accounts(first->turn.level).find(first->principal)->second;
-  return account.waiting.front()->generation->cache_bytes.ahead <= room.cache_bytes;
+  return account.waiting.front()->work.generation->cache_bytes.ahead <= room.cache_bytes;
 }
 
 RequestPtr Scheduler::NextGeneration(const GenerationRoom& room) {
   if (!HasGeneration(room)) return nullptr;
   const std::optional<Candidate> first = FirstGeneration();
   RequestPtr request = generations_.Take(first->turn.level, first->principal, 0);
-  generations_.Charge(first->turn.level, first->principal, request->predicted_seconds);
+  generations_.Charge(first->turn.level, first->principal, request->forecast.seconds);
   return request;
 }
 

@@ -39,16 +39,22 @@ struct GenerationRoom {
   uint64_t cache_bytes = 0;
 };
 
+// How far a pass is.
+struct Progress {
+  double remaining = 0.0;   // predicted seconds; 0: its answers are about to be sent
+  double spare = 0.0;       // of these: what its requests may give up (degrade.h)
+  Time stepped;             // the end of its last step
+  Time ends = Time::max();  // the last deadline of its requests: no step goes on beyond it
+};
+
 // A pass that runs (passes.h).
 struct RunningPass {
   uint32_t level = 0;        // priority - 1
-  double remaining = 0.0;    // predicted seconds; 0: its answers are about to be sent
-  Time stepped;              // the end of its last step
   std::string principal;     // of its first request
   double own = 1.0;          // that request's part of the work; the others have been charged for theirs
-  double spare = 0.0;        // of the remaining seconds: what its requests may give up (degrade.h)
-  Time ends = Time::max();   // the last deadline of its requests: no step goes on beyond it,
-  std::stop_token stopping;  // nor once the client has gone; of a pass of one request
+  std::stop_token stopping;  // of a pass of one request: no step goes on once its client has gone
+  Progress progress;
+  uint64_t number = 0;  // Scheduler::Started gives it
 };
 
 // The engine's next action.
@@ -56,7 +62,7 @@ struct Turn {
   enum Kind { kNothing, kStart, kStep, kGeneration };
   Kind kind = kNothing;
   uint32_t level = 0;
-  size_t pass = 0;     // kStep: index among the running passes
+  uint64_t pass = 0;   // kStep, and kStart once its batch is taken: the number of the pass
   double share = 1.0;  // kStep: of what the pass may give up, what it can keep without making others late
 };
 
@@ -77,9 +83,8 @@ class Scheduler {
   // without other work tries every request. Before it refuses, requests that have ended make room, and those of a
   // principal that holds more: they go to `ended`.
   absl::Status Add(RequestPtr& request, Time now, std::vector<EndedRequest>& ended);
-  // Whether what waits and runs would make Add refuse the request, of which priority, principal, deadline and predicted
-  // seconds are known; cost is 0 where it is not.
-  absl::Status Check(const Request& request, Time now, std::vector<EndedRequest>& ended);
+  // Whether the work that waits and runs would make Add refuse a Predict of at least these predicted seconds.
+  absl::Status Check(const Ticket& ticket, double seconds, Time now, std::vector<EndedRequest>& ended);
 
   // Removes the requests that are cancelled, expired, or cannot be computed before their deadline any more; where
   // others of their level wait, also those that are unlikely to be.
@@ -87,20 +92,30 @@ class Scheduler {
   // Removes all requests.
   std::vector<RequestPtr> TakeAll();
 
-  // The passes that run, the latest last. One that has nothing left delays nobody.
-  void SetRunning(std::span<const RunningPass> running);
   // The next action. `generations` tells on which levels a generation can take a step. Call TakeEnded first.
   Turn Next(const PerLevel<bool>& generations, Time now);
-  // A turn took so long.
-  void Charge(const Turn& turn, double seconds);
-  // Removes and returns the requests that Turn::kStart starts: of one model, in order.
-  std::vector<RequestPtr> TakeBatch(uint32_t level, Time now);
+  // Removes and returns the requests that Turn::kStart starts: of one model, in order. Their pass runs from now on.
+  std::vector<RequestPtr> TakeBatch(Turn& turn, Time now);
+
+  // The events of the passes that run. A pass of TakeBatch has started; Started is for another one, and returns its
+  // number.
+  uint64_t Started(RunningPass pass);
+  // The pass has had `seconds` of the device, or its requests have changed. Where nothing remains it delays
+  // nobody.
+  void Stepped(uint64_t pass, const Progress& progress, double seconds);
+  void Ended(uint64_t pass);
+  // A step of generations took so long.
+  void Generated(uint32_t level, double seconds);
+  // Closes the accounts of principals that have nothing here. Also done when a pass ends.
+  void CloseIdle();
+
   // Removes and returns the generation to start next if it fits, otherwise null. No later one overtakes it.
   RequestPtr NextGeneration(const GenerationRoom& room);
 
   bool HasPredict() const { return predicts_.size() > 0; }
   bool HasGeneration(const GenerationRoom& room) const;
   size_t size() const { return predicts_.size() + generations_.size(); }
+  bool busy() const { return size() > 0 || !running_.empty(); }  // something waits, or a pass runs
   uint64_t cost() const { return predicts_.cost() + generations_.cost(); }
 
  private:
@@ -115,14 +130,26 @@ class Scheduler {
     bool Before(const Candidate& other) const { return end != other.end ? end < other.end : since < other.since; }
   };
 
+  // A request that wants to wait.
+  struct Entrant {
+    const Ticket& ticket;
+    double seconds = 0.0, least = 0.0;  // predicted, of all and of the least that it may get
+    uint64_t cost = 0;                  // as Work::cost
+    bool generates = false;
+  };
+
   // Marks passes that nobody waits for any more as about to end.
   void EndLeftPasses(Time now);
-  absl::Status CheckShare(const Request& request, Time now) const;
-  absl::Status CheckTime(const Request& request, double before, Time now) const;
-  absl::Status MakeRoom(const Request& request, std::vector<EndedRequest>& ended);
-  Line& LineOf(const Request& request) { return request.generation ? generations_ : predicts_; }
-  const Line& LineOf(const Request& request) const { return request.generation ? generations_ : predicts_; }
-  double SecondsBefore(const Request& request) const;
+  void Charge(uint32_t level, double seconds, bool generation);
+  RunningPass& PassOf(uint64_t number);
+  // `before`: SecondsBefore(entrant), when it returns OK.
+  absl::Status Check(const Entrant& entrant, Time now, double& before, std::vector<EndedRequest>& ended);
+  absl::Status CheckShare(const Entrant& entrant, double before, Time now) const;
+  absl::Status CheckTime(const Entrant& entrant, double before, Time now) const;
+  absl::Status MakeRoom(const Entrant& entrant, double before, std::vector<EndedRequest>& ended);
+  Line& LineOf(bool generates) { return generates ? generations_ : predicts_; }
+  const Line& LineOf(bool generates) const { return generates ? generations_ : predicts_; }
+  double SecondsBefore(const Entrant& entrant) const;
   // The share that all requests of the level have to keep of what they may give up, so that none of those that wait is
   // late. They are taken to go in order of arrival.
   double Share(uint32_t level, Time now) const;
@@ -133,7 +160,8 @@ class Scheduler {
   const QueueLimits limits_;
   Line predicts_;
   Line generations_;
-  std::vector<RunningPass> running_;
+  std::vector<RunningPass> running_;  // the latest last
+  uint64_t started_ = 0;
   PerLevel<double> served_ = {};           // seconds over weight; of idle levels not less than of the others
   PerLevel<bool> active_ = {};             // at the last turn
   PerLevel<double> generation_lead_ = {};  // seconds that generations had beyond those of requests

@@ -90,9 +90,9 @@ uint64_t InputBytes(const ModelInput& input) {
 uint64_t Whole(double count) { return static_cast<uint64_t>(std::min(count, 1e19)); }
 
 // The graphs of an answer may have this many edges.
-absl::Status CheckGraphs(const Request& request, const Model& model, const RequestLimits& limits) {
-  for (size_t i = 0; i < request.inputs.size(); ++i) {
-    const double edges = GraphEdges(request.inputs[i], model);
+absl::Status CheckGraphs(const Work& work, const Model& model, const RequestLimits& limits) {
+  for (size_t i = 0; i < work.inputs.size(); ++i) {
+    const double edges = GraphEdges(work.inputs[i], model);
     REFUSE_IF(edges > static_cast<double>(limits.max_graph_edges), "outputs.graph", "of inputs[", i, "] may have ",
               Whole(edges), " edges; the server returns at most ", limits.max_graph_edges, " (lower the budget)");
   }
@@ -122,22 +122,22 @@ uint64_t BytesOf(const ModelSequence& sequence) {
          sequence.bias_buckets.capacity();
 }
 
-absl::Status CheckAnswerSize(Request& request, const Model& model, const RequestLimits& limits) {
-  if (request.outputs.graph) RETURN_IF_ERROR(CheckGraphs(request, model, limits));
+absl::Status CheckAnswerSize(Work& work, const Model& model, const RequestLimits& limits) {
+  if (work.outputs.graph) RETURN_IF_ERROR(CheckGraphs(work, model, limits));
   const double label_bytes = LabelBytes(model);
   Bytes bytes;
   uint64_t inputs = 0;
-  for (const ModelInput& input : request.inputs) {
+  for (const ModelInput& input : work.inputs) {
     inputs += InputBytes(input);
     const Counts counts = CountsOf(input, model.config());
     bytes.response += 256 + counts.values * 2 * sizeof(float) + counts.rows * (label_bytes + 64);
     bytes.results += input.samples * (counts.values * 2 * sizeof(float) + counts.scored * sizeof(double) +
                                       counts.heads * sizeof(HeadCounts));
-    if (request.outputs != OutputSelection()) AddOutputs(counts, request.outputs, input, model, label_bytes, bytes);
+    if (work.outputs != OutputSelection()) AddOutputs(counts, work.outputs, input, model, label_bytes, bytes);
   }
   const bool fits = bytes.response <= static_cast<double>(limits.max_response_bytes) &&
                     bytes.results <= static_cast<double>(limits.max_result_bytes);
-  request.held_bytes = inputs + Whole(bytes.results + kAnswerObjects * bytes.response);
+  work.held_bytes = inputs + Whole(bytes.results + kAnswerObjects * bytes.response);
   return fits ? absl::OkStatus() : TooLarge(bytes, limits);
 }
 

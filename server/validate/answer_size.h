@@ -9,9 +9,9 @@
 
 namespace edgewise::server {
 
-// Sets request.held_bytes. RESOURCE_EXHAUSTED: the answer may exceed limits.max_response_bytes. INVALID_ARGUMENT: a
+// Sets work.held_bytes. RESOURCE_EXHAUSTED: the answer may exceed limits.max_response_bytes. INVALID_ARGUMENT: a
 // returned graph may have too many edges, or the results of the samples would take more than limits.max_result_bytes.
-absl::Status CheckAnswerSize(Request& request, const Model& model, const RequestLimits& limits);
+absl::Status CheckAnswerSize(Work& work, const Model& model, const RequestLimits& limits);
 
 // Bytes of a checked sequence.
 uint64_t BytesOf(const ModelSequence& sequence);

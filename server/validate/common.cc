@@ -18,14 +18,14 @@ namespace {
 
 constexpr size_t kMostPromptsShown = 20;
 
-absl::Status ParseCap(const v1::Budget& budget, Request& request) {
+absl::Status ParseCap(const v1::Budget& budget, Work& work) {
   const double density = budget.max_density();
   REFUSE_IF(budget.has_max_edges() && budget.max_edges() == 0, "budget.max_edges",
             "is 0; allowed are 1 and more (leave it out for no cap)");
   REFUSE_IF(budget.has_max_density() && !(density > 0.0 && density <= 1.0), "budget.max_density", "is ", density,
             "; allowed is (0, 1]");
-  if (budget.has_max_edges()) request.budget = BudgetKind::kEdges;
-  if (budget.has_max_density()) request.budget = BudgetKind::kDensity;
+  if (budget.has_max_edges()) work.budget = BudgetKind::kEdges;
+  if (budget.has_max_density()) work.budget = BudgetKind::kDensity;
   return absl::OkStatus();
 }
 
@@ -98,31 +98,30 @@ uint64_t RandomSeed() {
 
 template <typename Message>
 absl::Status ValidateCommon(const Message& message, const Model& model, const Profiles& profiles,
-                            const RequestLimits& limits, Request& request, Draw& draw) {
+                            const RequestLimits& limits, const CallTerms& terms, Work& work, Draw& draw) {
   REFUSE_IF(message.attention() != v1::MODEL_DEFAULT && message.attention() != v1::DENSE, "attention", "is ",
             static_cast<int>(message.attention()), "; allowed are MODEL_DEFAULT and DENSE");
   REFUSE_IF(message.priority() > kPriorityLevels, "priority", "is ", message.priority(),
             "; allowed are 0 (default) to ", kPriorityLevels);
-  const std::string& profile = request.profile ? *request.profile : message.profile();
+  const std::string& profile = terms.profile ? *terms.profile : message.profile();
   ASSIGN_OR_RETURN(v1::Settings settings, SettingsOf(message, profile, profiles));
-  RETURN_IF_ERROR(ParseCap(settings.budget(), request));
+  RETURN_IF_ERROR(ParseCap(settings.budget(), work));
   RETURN_IF_ERROR(ParseEnsemble(message.ensemble(), settings, limits, draw));
   if (settings.has_override()) {
     ASSIGN_OR_RETURN(draw.attention, ParseOverride(settings.override(), message.attention(), model));
   }
   draw.dense = message.attention() == v1::DENSE;
   RETURN_IF_ERROR(ParseKeep(message.budget().keep(), model, settings, draw));
-  request.settings = std::make_shared<v1::Settings>(std::move(settings));
-  if (message.priority() != 0) request.priority = message.priority();
+  work.settings = std::make_shared<v1::Settings>(std::move(settings));
   if (!message.ensemble().has_seed()) draw.seed = RandomSeed();
-  request.seed = draw.seed;
-  draw.stopping = request.stopping;
+  work.seed = draw.seed;
+  draw.stopping = terms.stopping;
   return absl::OkStatus();
 }
 template absl::Status ValidateCommon(const v1::PredictRequest&, const Model&, const Profiles&, const RequestLimits&,
-                                     Request&, Draw&);
+                                     const CallTerms&, Work&, Draw&);
 template absl::Status ValidateCommon(const v1::GenerateRequest&, const Model&, const Profiles&, const RequestLimits&,
-                                     Request&, Draw&);
+                                     const CallTerms&, Work&, Draw&);
 
 absl::StatusOr<TruncateMode> ParseTruncate(v1::Truncate truncate, const std::string& field) {
   REFUSE_IF(!v1::Truncate_IsValid(truncate), field, "is ", static_cast<int>(truncate),

@@ -14,6 +14,7 @@
 #include "model/model.h"
 #include "server/options.h"
 #include "server/request.h"
+#include "server/validate/validate.h"
 
 namespace edgewise::server {
 
@@ -21,7 +22,7 @@ namespace edgewise::server {
 // model's profiles and limits.
 template <typename Message>
 absl::Status ValidateCommon(const Message& message, const Model& model, const Profiles& profiles,
-                            const RequestLimits& limits, Request& request, Draw& draw);
+                            const RequestLimits& limits, const CallTerms& terms, Work& work, Draw& draw);
 
 absl::StatusOr<TruncateMode> ParseTruncate(v1::Truncate truncate, const std::string& field);
 

@@ -106,36 +106,35 @@ absl::StatusOr<Overflow> ParseOverflow(v1::Overflow overflow) {
 
 }  // namespace
 
-absl::Status Validate(const v1::GenerateRequest& message, const Model& model, const Profiles& profiles,
-                      const RequestLimits& limits, Request& request, WorkBounds& bounds) {
+absl::StatusOr<Work> Validate(const v1::GenerateRequest& message, const Model& model, const Profiles& profiles,
+                              const RequestLimits& limits, const CallTerms& terms, WorkBounds& bounds) {
   const ModelConfig& config = model.config();
   REFUSE_IF(config.task != ModelTask::kCausalLm, "model", "is ", Quoted(message.model()), ", which does ",
             ModelTaskName(config.task), "; Generate needs one that does causal-lm");
-  auto work = std::make_unique<GenerationWork>();
-  GenerationOptions& options = work->options;
-  RETURN_IF_ERROR(ValidateCommon(message, model, profiles, limits, request, options));
+  Work work;
+  GenerationWork& generation = work.generation.emplace();
+  GenerationOptions& options = generation.options;
+  RETURN_IF_ERROR(ValidateCommon(message, model, profiles, limits, terms, work, options));
   RETURN_IF_ERROR(CheckSampling(message, limits));
   RETURN_IF_ERROR(CheckStops(message, model));
   ASSIGN_OR_RETURN(options.overflow, ParseOverflow(message.overflow()));
-  ASSIGN_OR_RETURN(work->prompt, ParsePrompt(message, model, request.local_time, bounds));
+  ASSIGN_OR_RETURN(generation.prompt, ParsePrompt(message, model, terms.local_time, bounds));
 
   options.max_new_tokens = message.max_new_tokens();
   options.temperature = message.temperature();
   options.top_k = message.top_k() >= static_cast<uint32_t>(config.vocab_size) ? 0 : message.top_k();
   options.top_p = message.top_p();
   options.stop.assign(message.stop().begin(), message.stop().end());
-  SetCap(request.settings->budget(), profiles.limits, options);
+  SetCap(work.settings->budget(), profiles.limits, options);
 
-  work->cache_bytes = CacheBytesOf(model, work->prompt, options);
-  REFUSE_IF(work->cache_bytes.longest > limits.max_cache_bytes, "ensemble.samples", "is ", options.samples,
-            ", whose keys and values would take up to ", work->cache_bytes.longest, " bytes; the server holds at most ",
-            limits.max_cache_bytes);
-  work->truncated_tokens = work->prompt.truncated_tokens;
-  request.tokens = static_cast<uint64_t>(work->prompt.valid());
-  request.cost = static_cast<uint64_t>(work->prompt.length());
-  request.held_bytes = kHeldBytes + BytesOf(work->prompt);
-  request.generation = std::move(work);
-  return absl::OkStatus();
+  generation.cache_bytes = CacheBytesOf(model, generation.prompt, options);
+  REFUSE_IF(generation.cache_bytes.longest > limits.max_cache_bytes, "ensemble.samples", "is ", options.samples,
+            ", whose keys and values would take up to ", generation.cache_bytes.longest,
+            " bytes; the server holds at most ", limits.max_cache_bytes);
+  work.tokens = static_cast<uint64_t>(generation.prompt.valid());
+  work.cost = static_cast<uint64_t>(generation.prompt.length());
+  work.held_bytes = kHeldBytes + 2 * BytesOf(generation.prompt);  // it is copied when it starts
+  return work;
 }
 
 }  // namespace edgewise::server

@@ -170,10 +170,9 @@ absl::Status ParseInput(const v1::Input& message, const Model& model, uint32_t s
   return ParseSequence(message.second(), model, stride, images, field + ".second", bounds, sequences);
 }
 
-// Sets the cap of one input, in edges.
-absl::Status ApplyBudget(const v1::Budget& budget, const Profile& limits, const Model& model, const std::string& field,
-                         ModelInput& input) {
-  const uint64_t pairs = model.Pairs(input);
+// Sets the cap of one input, in edges. `pairs`: Model::Pairs of it.
+absl::Status ApplyBudget(const v1::Budget& budget, const Profile& limits, const Model& model, uint64_t pairs,
+                         const std::string& field, ModelInput& input) {
   const uint64_t least = std::max<uint64_t>(1, model.LeastEdges(input));
   input.max_edges = budget.has_max_edges() ? budget.max_edges() : EdgesOfDensity(budget.max_density(), pairs);
   if (limits.max_edges > 0) input.max_edges = std::min(input.max_edges, limits.max_edges);
@@ -191,10 +190,10 @@ absl::Status ApplyBudget(const v1::Budget& budget, const Profile& limits, const 
 }
 
 // The windows of a text have more positions than the text. `positions`: those of the inputs so far.
-absl::Status CheckWindows(const ModelInput& input, const Model& model, const std::string& field, uint64_t& positions) {
+absl::Status CheckWindows(const ModelInput& input, uint64_t pairs, const std::string& field, uint64_t& positions) {
   uint64_t of_input = 0;
   for (const ModelSequence& window : input.sequences) of_input += static_cast<uint64_t>(window.length());
-  const bool at_once = input.graph.has_value() || input.max_edges < model.Pairs(input);
+  const bool at_once = input.graph.has_value() || input.max_edges < pairs;
   if (at_once && of_input > kMaxPositionsAtOnce) {
     return absl::ResourceExhaustedError(absl::StrCat(
         field, ": the windows of the text have ", of_input, " positions; under a budget or with a graph at most ",
@@ -207,68 +206,69 @@ absl::Status CheckWindows(const ModelInput& input, const Model& model, const std
                    kMaxScoredPositions, " are scored in one request (a larger stride or several requests need fewer)"));
 }
 
-void AddSize(const ModelInput& input, Request& request) {
+void AddSize(const ModelInput& input, Work& work) {
   for (const ModelSequence& sequence : input.sequences) {
-    request.tokens += static_cast<uint64_t>(sequence.valid());
-    request.cost +=
-        static_cast<uint64_t>(sequence.length()) + sequence.bias_values.size() + sequence.bias_buckets.size();
+    work.tokens += static_cast<uint64_t>(sequence.valid());
+    work.cost += static_cast<uint64_t>(sequence.length()) + sequence.bias_values.size() + sequence.bias_buckets.size();
   }
-  if (input.graph) request.cost += EdgesOf(*input.graph);
+  if (input.graph) work.cost += EdgesOf(*input.graph);
 }
 
-// The samples that a request may have under consent. Without a number the deadline decides, among those whose answer is
-// not too large.
-absl::Status SetConsent(const v1::PredictRequest& message, const Model& model, const Profiles& profiles,
-                        const RequestLimits& limits, Request& request) {
+// Sets the samples, and whether the answer may have fewer. Without a number the deadline decides, among those whose
+// answer is not too large.
+absl::Status SetSamples(const v1::PredictRequest& message, const Model& model, const Profiles& profiles,
+                        const RequestLimits& limits, const CallTerms& terms, Work& work) {
   const v1::Budget& budget = message.budget();
-  REFUSE_IF(budget.fit_deadline() && request.deadline == Time::max(), "budget.fit_deadline",
+  REFUSE_IF(budget.fit_deadline() && terms.deadline == Time::max(), "budget.fit_deadline",
             "is set; the call has no deadline to fit");
-  request.consent.given = budget.allow_degraded() || budget.fit_deadline();
-  request.consent.fit = budget.fit_deadline();
-  const bool open = request.consent.fit && request.settings->samples() == 0 && !request.outputs.graph;
+  work.may_degrade = budget.allow_degraded() || budget.fit_deadline();
+  work.fits_deadline = budget.fit_deadline();
+  const bool open = work.fits_deadline && work.settings->samples() == 0 && !work.outputs.graph;
   const uint32_t of_model = profiles.limits.samples, of_server = limits.max_samples;
-  uint32_t samples = !open ? request.inputs[0].samples : of_model > 0 ? std::min(of_model, of_server) : of_server;
+  uint32_t samples = !open ? work.inputs[0].samples : of_model > 0 ? std::min(of_model, of_server) : of_server;
   while (true) {
-    for (ModelInput& input : request.inputs) input.samples = samples;
-    const absl::Status size = CheckAnswerSize(request, model, limits);
+    for (ModelInput& input : work.inputs) input.samples = samples;
+    const absl::Status size = CheckAnswerSize(work, model, limits);
     if (!size.ok() && open && samples > 1) {
       samples /= 2;
       continue;
     }
-    request.consent.asked = request.consent.samples = samples;
     return size;
   }
 }
 
 }  // namespace
 
-absl::Status Validate(const v1::PredictRequest& message, const Model& model, const Profiles& profiles,
-                      const RequestLimits& limits, Request& request, WorkBounds& bounds) {
+absl::StatusOr<Work> Validate(const v1::PredictRequest& message, const Model& model, const Profiles& profiles,
+                              const RequestLimits& limits, const CallTerms& terms, WorkBounds& bounds) {
+  Work work;
   const ModelConfig& config = model.config();
   const auto count = static_cast<uint32_t>(message.inputs_size());
   ModelInput shared;  // the part that all inputs have in common
-  RETURN_IF_ERROR(ValidateCommon(message, model, profiles, limits, request, shared));
-  if (message.has_outputs()) RETURN_IF_ERROR(ParseOutputs(message, config, request.outputs, shared.wanted));
+  RETURN_IF_ERROR(ValidateCommon(message, model, profiles, limits, terms, work, shared));
+  if (message.has_outputs()) RETURN_IF_ERROR(ParseOutputs(message, config, work.outputs, shared.wanted));
   REFUSE_IF(count == 0, "inputs", "is empty; at least one is needed");
   REFUSE_IF(count > limits.max_inputs, "inputs", "has ", count, " entries; the server takes at most ",
             limits.max_inputs);
-  shared.tolerance = request.settings->tolerance();
-  request.inputs.reserve(count);
+  shared.tolerance = work.settings->tolerance();
+  work.inputs.reserve(count);
   uint64_t window_positions = 0;
   ImageReader images(bounds);
   for (const v1::Input& part : message.inputs()) {
-    const std::string field = absl::StrCat("inputs[", request.inputs.size(), "]");
-    ModelInput& input = request.inputs.emplace_back(shared);
+    const std::string field = absl::StrCat("inputs[", work.inputs.size(), "]");
+    ModelInput& input = work.inputs.emplace_back(shared);
     RETURN_IF_ERROR(ParseInput(part, model, message.outputs().stride(), images, field, bounds, input.sequences));
     if (part.has_graph()) RETURN_IF_ERROR(ParseGivenGraph(part.graph(), model, limits, field, input));
-    if (request.budget != BudgetKind::kNone)
-      RETURN_IF_ERROR(ApplyBudget(request.settings->budget(), profiles.limits, model, field, input));
+    const uint64_t pairs = model.Pairs(input);
+    if (work.budget != BudgetKind::kNone)
+      RETURN_IF_ERROR(ApplyBudget(work.settings->budget(), profiles.limits, model, pairs, field, input));
     if (input.sequences.size() > 1 && config.task == ModelTask::kCausalLm) {
-      RETURN_IF_ERROR(CheckWindows(input, model, field, window_positions));
+      RETURN_IF_ERROR(CheckWindows(input, pairs, field, window_positions));
     }
-    AddSize(input, request);
+    AddSize(input, work);
   }
-  return SetConsent(message, model, profiles, limits, request);
+  RETURN_IF_ERROR(SetSamples(message, model, profiles, limits, terms, work));
+  return work;
 }
 
 }  // namespace edgewise::server

@@ -1,9 +1,14 @@
-// The checks that make a message a Request whose contents can be computed, or an error. Nothing is computed, and
+// The checks that make a message Work that can be computed, or an error. Nothing is computed, and
 // nothing large is allocated before its size is checked. Any thread.
 #ifndef EDGEWISE_SERVER_VALIDATE_VALIDATE_H_
 #define EDGEWISE_SERVER_VALIDATE_VALIDATE_H_
 
-#include "absl/status/status.h"
+#include <optional>
+#include <stop_token>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/civil_time.h"
 #include "edgewise/v1/inference.pb.h"
 #include "model/input/work_bounds.h"
 #include "model/model.h"
@@ -12,15 +17,25 @@
 
 namespace edgewise::server {
 
-// Fill the part "The checked message" of `request`, whose `stopping`, `profile` and `local_time` are set. `profiles`:
-// of the model, now. They check everything but the model's name, the version, request_id and, for Generate, whether
-// each row can keep its budget (Generation::Create). INVALID_ARGUMENT with the field (text/field_error.h), the value
-// found and the values allowed. RESOURCE_EXHAUSTED: a text has too many windows, or the answer would be larger than
-// limits.max_response_bytes. Texts and images end where `bounds` say so, with the status that they give.
-absl::Status Validate(const v1::PredictRequest& message, const Model& model, const Profiles& profiles,
-                      const RequestLimits& limits, Request& request, WorkBounds& bounds = NoBounds());
-absl::Status Validate(const v1::GenerateRequest& message, const Model& model, const Profiles& profiles,
-                      const RequestLimits& limits, Request& request, WorkBounds& bounds = NoBounds());
+// The part of a call that its message does not have.
+struct CallTerms {
+  Time deadline = Time::max();
+  std::stop_token stopping;
+  std::optional<std::string> profile;  // instead of the message's
+  absl::CivilSecond local_time;        // of messages, for their chat template (ServerOptions::local_time)
+};
+
+// The work that a message asks for. `profiles`: of the model, now. They check everything but the model's name, the
+// version, request_id and, for Generate, whether each row can keep its budget (Generation::Create). INVALID_ARGUMENT
+// with the field (text/field_error.h), the value found and the values allowed. RESOURCE_EXHAUSTED: a text has too many
+// windows, or the answer would be larger than limits.max_response_bytes. Texts and images end where `bounds` say so,
+// with the status that they give.
+absl::StatusOr<Work> Validate(const v1::PredictRequest& message, const Model& model, const Profiles& profiles,
+                              const RequestLimits& limits, const CallTerms& terms = {},
+                              WorkBounds& bounds = NoBounds());
+absl::StatusOr<Work> Validate(const v1::GenerateRequest& message, const Model& model, const Profiles& profiles,
+                              const RequestLimits& limits, const CallTerms& terms = {},
+                              WorkBounds& bounds = NoBounds());
 
 }  // namespace edgewise::server
 

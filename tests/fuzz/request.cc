@@ -59,7 +59,7 @@ server::RequestLimits Limits() {
 void RunInputs(const Model& model, const server::Request& request) {
   server::CostModel costs;
   uint64_t samples = 0;
-  for (const ModelInput& input : request.inputs) {
+  for (const ModelInput& input : request.work.inputs) {
     Require(!input.sequences.empty() && input.samples >= 1, "a valid input has a sequence and a sample");
     Require(input.max_edges >= model.LeastEdges(input), "a valid cap keeps the forced edges");
     const server::Demand demand = costs.Expected(model, input);
@@ -67,17 +67,17 @@ void RunInputs(const Model& model, const server::Request& request) {
             "the demand of a valid input is known");
     samples = std::max<uint64_t>(samples, input.samples);
   }
-  if (request.cost > kFewTokens || samples > kFewSamples) return;
-  for (const InputResult& result : testing::RunAll(model, request.inputs)) {
+  if (request.work.cost > kFewTokens || samples > kFewSamples) return;
+  for (const InputResult& result : testing::RunAll(model, request.work.inputs)) {
     Require(result.status.ok() || absl::IsInternal(result.status), "a valid input has an answer, or is not finite");
   }
 }
 
 void RunGeneration(const Model& model, server::Request& request) {
-  server::GenerationWork& work = *request.generation;
+  server::GenerationWork& work = *request.work.generation;
   Require(work.cache_bytes.longest > 0 && work.cache_bytes.longest <= Limits().max_cache_bytes,
           "a valid generation has room");
-  if (request.cost > kFewTokens || work.options.samples > kFewSamples) return;
+  if (request.work.cost > kFewTokens || work.options.samples > kFewSamples) return;
   work.options.max_new_tokens = std::min(work.options.max_new_tokens, kFewNewTokens);
   auto generation = Generation::Create(model, std::move(work.prompt), work.options);
   if (!generation.ok()) return RequireReadable(std::string(generation.status().message()));
@@ -93,7 +93,9 @@ template <typename Message>
 absl::Status Check(const std::string& bytes, const Model& model, server::Request& request) {
   Message message;
   if (!message.ParseFromString(bytes)) return absl::DataLossError("no message");
-  return server::Validate(message, model, model.config().profiles, Limits(), request);
+  absl::StatusOr<server::Work> work = server::Validate(message, model, model.config().profiles, Limits());
+  if (work.ok()) request.work = *std::move(work);
+  return work.status();
 }
 
 // The model and what the checks say.
@@ -114,7 +116,7 @@ void FuzzRequest(const std::string& bytes) {
   server::Request request;
   const absl::Status status = Check(bytes, model, request);
   if (!status.ok()) return RequireReadable(std::string(status.message()));
-  request.generation ? RunGeneration(*model, request) : RunInputs(*model, request);
+  request.work.generation ? RunGeneration(*model, request) : RunInputs(*model, request);
 }
 
 absl::Status CheckRequest(const std::string& bytes) {

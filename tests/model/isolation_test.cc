@@ -82,8 +82,8 @@ TEST(IsolationTest, EveryAnswerInEveryBatchIsTheOneAlone) {
   for (int64_t batch = 0; batch < batches; ++batch) {
     const Marked& marked = models[random() % models.size()];
     std::vector<size_t> chosen(1 + random() % 10);
-    std::vector<const ModelInput*> inputs;
-    for (size_t& input : chosen) inputs.push_back(&marked.inputs[input = random() % marked.inputs.size()]);
+    std::vector<InputRun> inputs;
+    for (size_t& input : chosen) inputs.emplace_back(marked.inputs[input = random() % marked.inputs.size()]);
     const Pass::Options options{.max_wave_tokens = std::vector<int64_t>{1, 20, 100, 4096}[random() % 4]};
     Pass pass(*marked.loaded.model, inputs, options);
     std::vector<bool> left(chosen.size());

@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 TEST(AdmissionTest, FullQueueRefusesWithRetryInfoAndLeavesTheRequest) {
-  Scheduler scheduler({.max_requests = 2});
+  TestScheduler scheduler({.max_requests = 2});
   Add(scheduler, MakeRequest());
   Add(scheduler, MakeRequest());
   RequestPtr third = MakeRequest();
@@ -33,7 +33,7 @@ TEST(AdmissionTest, FullQueueRefusesWithRetryInfoAndLeavesTheRequest) {
 }
 
 TEST(AdmissionTest, EndedRequestsLeaveAFullLineOnly) {
-  Scheduler scheduler({.max_requests = 2});
+  TestScheduler scheduler({.max_requests = 2});
   const Request* late = Add(scheduler, MakeRequest(1, 2, kStart + seconds(1)));
   std::vector<EndedRequest> ended;
   RequestPtr second = MakeRequest(), third = MakeRequest();
@@ -46,7 +46,7 @@ TEST(AdmissionTest, EndedRequestsLeaveAFullLineOnly) {
 }
 
 TEST(AdmissionTest, TokensBoundTheQueueToo) {
-  Scheduler scheduler({.max_requests = 100, .max_tokens = 10});
+  TestScheduler scheduler({.max_requests = 100, .max_tokens = 10});
   Add(scheduler, MakeRequest(6));
   Add(scheduler, MakeRequest(4));
   RequestPtr more = MakeRequest(1);
@@ -59,7 +59,7 @@ TEST(AdmissionTest, TokensBoundTheQueueToo) {
 }
 
 TEST(AdmissionTest, EmptyQueueTakesARequestOfAnySize) {
-  Scheduler scheduler({.max_requests = 1, .max_tokens = 10});
+  TestScheduler scheduler({.max_requests = 1, .max_tokens = 10});
   Add(scheduler, MakeRequest(1000000));
   EXPECT_NE(NextOf(scheduler), nullptr);
   EXPECT_EQ(scheduler.cost(), 0u);
@@ -69,33 +69,34 @@ TEST(AdmissionTest, EmptyQueueTakesARequestOfAnySize) {
 TEST(AdmissionTest, CancelledByItsOwnDeadlineIsLateAndNotCancelled) {
   std::stop_source client;
   Request request;
-  request.stopping = client.get_token();
-  request.deadline = kStart + std::chrono::seconds(1);
-  EXPECT_TRUE(CancelledOrExpired(request, request.deadline - std::chrono::milliseconds(1)).ok());
+  request.ticket.stopping = client.get_token();
+  request.ticket.deadline = kStart + std::chrono::seconds(1);
+  EXPECT_TRUE(CancelledOrExpired(request, request.ticket.deadline - std::chrono::milliseconds(1)).ok());
   client.request_stop();
-  EXPECT_TRUE(absl::IsDeadlineExceeded(CancelledOrExpired(request, request.deadline + std::chrono::seconds(1))));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(CancelledOrExpired(request, request.deadline - std::chrono::milliseconds(1))));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(CancelledOrExpired(request, request.ticket.deadline + std::chrono::seconds(1))));
+  EXPECT_TRUE(
+      absl::IsDeadlineExceeded(CancelledOrExpired(request, request.ticket.deadline - std::chrono::milliseconds(1))));
   EXPECT_TRUE(absl::IsCancelled(CancelledOrExpired(request, kStart)));
 }
 
 TEST(AdmissionTest, LateOrCancelledRequestsAreRefusedAtTheDoor) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   RequestPtr late = MakeRequest(1, 2, kStart);
   EXPECT_TRUE(absl::IsDeadlineExceeded(Push(scheduler, late)));
   std::stop_source client;
   client.request_stop();
   RequestPtr cancelled = MakeRequest();
-  cancelled->stopping = client.get_token();
+  cancelled->ticket.stopping = client.get_token();
   EXPECT_TRUE(absl::IsCancelled(Push(scheduler, cancelled)));
   EXPECT_EQ(scheduler.size(), 0u);
 }
 
 TEST(AdmissionTest, AGenerationThatCannotBeginBeforeItsDeadlineIsRefused) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   const auto generation = [](Time deadline) {
     RequestPtr request = MakeGeneration();
-    request->predicted_seconds = 1.0;
-    request->deadline = deadline;
+    request->forecast.seconds = 1.0;
+    request->ticket.deadline = deadline;
     return request;
   };
   Add(scheduler, generation(Time::max()));
@@ -107,14 +108,14 @@ TEST(AdmissionTest, AGenerationThatCannotBeginBeforeItsDeadlineIsRefused) {
 }
 
 TEST(AdmissionTest, RetryAdviceIsTheWorkThatGoesFirst) {
-  Scheduler scheduler({.max_requests = 3});
+  TestScheduler scheduler({.max_requests = 3});
   for (int i = 0; i < 3; ++i) Add(scheduler, Taking(0.4));
   RequestPtr more = Taking(0.4);
   EXPECT_NEAR(RetryDelay(Push(scheduler, more)), 1.2, 1e-9);
 }
 
 TEST(AdmissionTest, ARequestThatNoIdleServerAnswersInTimeIsLateAtTheDoor) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   Add(scheduler, Taking(0.0001));  // not idle
   RequestPtr hopeless = Taking(1.0, 2, kStart + milliseconds(600));
   const absl::Status status = Push(scheduler, hopeless);
@@ -122,7 +123,8 @@ TEST(AdmissionTest, ARequestThatNoIdleServerAnswersInTimeIsLateAtTheDoor) {
   EXPECT_EQ(status.message(), "the request takes about 1s on an idle server; its deadline is in 600ms");
   EXPECT_NE(hopeless, nullptr);
   std::vector<EndedRequest> none;
-  EXPECT_EQ(scheduler.Check(*hopeless, kStart, none), status) << "before the whole request is known";
+  EXPECT_EQ(scheduler.Check(hopeless->ticket, hopeless->forecast.seconds, kStart, none), status)
+      << "before the whole request is known";
   EXPECT_TRUE(scheduler.TakeEnded(kStart + milliseconds(50)).empty());
   Add(scheduler, Taking(0.01, 1, kStart + milliseconds(25)));
   const std::vector<EndedRequest> ended = scheduler.TakeEnded(kStart + milliseconds(20));
@@ -131,14 +133,14 @@ TEST(AdmissionTest, ARequestThatNoIdleServerAnswersInTimeIsLateAtTheDoor) {
 }
 
 // A request of 10 ms that has waited for 11 ms, with so many to go.
-const Request* AddOld(Scheduler& scheduler, const std::shared_ptr<const LoadedModel>& model, milliseconds to_go) {
+const Request* AddOld(TestScheduler& scheduler, const std::shared_ptr<const LoadedModel>& model, milliseconds to_go) {
   RequestPtr request = Taking(0.01, kDefaultPriority, kStart + milliseconds(11) + to_go);
-  request->model = model;
-  request->demand = {.passes = 1.0, .tokens = 100.0};
+  request->ticket.model = model;
+  request->forecast.demand = {.passes = 1.0, .tokens = 100.0};
   return Add(scheduler, std::move(request));
 }
 
-std::vector<const Request*> EndedAfterTheWait(Scheduler& scheduler) {
+std::vector<const Request*> EndedAfterTheWait(TestScheduler& scheduler) {
   std::vector<const Request*> found;
   for (const EndedRequest& ended : scheduler.TakeEnded(kStart + milliseconds(11))) {
     EXPECT_TRUE(absl::IsDeadlineExceeded(ended.reason));
@@ -154,7 +156,7 @@ TEST(AdmissionTest, WhereOthersWaitNothingStartsThatIsLikelyLate) {
     for (int i = 0; i < 400; ++i) {  // twice as slow as when they were predicted; or one in four takes twice as long
       model->costs->Observe({.passes = 1.0, .tokens = 100.0}, slower || i % 4 == 0 ? 0.02 : 0.01);
     }
-    Scheduler scheduler({});
+    TestScheduler scheduler;
     const Request* tight = AddOld(scheduler, model, milliseconds(13));
     EXPECT_TRUE(EndedAfterTheWait(scheduler).empty()) << "alone it makes nobody late";
     Add(scheduler, Taking(0.0001, kDefaultPriority + 1));
@@ -170,14 +172,14 @@ TEST(AdmissionTest, WhereOthersWaitNothingStartsThatIsLikelyLate) {
 
 // Else a prediction that is too long would never be corrected.
 TEST(AdmissionTest, AnIdleServerTriesEveryRequest) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   const Request* tried = Add(scheduler, Taking(10.0, 2, kStart + milliseconds(10)));
   EXPECT_TRUE(scheduler.TakeEnded(kStart).empty());
   EXPECT_EQ(NextOf(scheduler), tried);
 }
 
 TEST(AdmissionTest, ARequestThatOthersMakeLateIsRefusedWithTheirTime) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   Add(scheduler, Taking(0.5));
   RequestPtr late = Taking(0.2, 2, kStart + milliseconds(600));
   const absl::Status status = Push(scheduler, late);
@@ -191,21 +193,21 @@ TEST(AdmissionTest, ARequestThatOthersMakeLateIsRefusedWithTheirTime) {
 }
 
 TEST(AdmissionTest, ACheckRefusesAsAddDoesAndChangesNothing) {
-  Scheduler scheduler({.max_requests = 2});
+  TestScheduler scheduler({.max_requests = 2});
   Add(scheduler, Taking(0.5));
   std::vector<EndedRequest> ended;
   const RequestPtr late = Taking(0.2, 2, kStart + milliseconds(600));
-  EXPECT_TRUE(absl::IsResourceExhausted(scheduler.Check(*late, kStart, ended)));
+  EXPECT_TRUE(absl::IsResourceExhausted(scheduler.Check(late->ticket, late->forecast.seconds, kStart, ended)));
   const RequestPtr in_time = Taking(0.2, 2, kStart + milliseconds(810));
-  EXPECT_TRUE(scheduler.Check(*in_time, kStart, ended).ok());
+  EXPECT_TRUE(scheduler.Check(in_time->ticket, in_time->forecast.seconds, kStart, ended).ok());
   EXPECT_EQ(scheduler.size(), 1u);
   Add(scheduler, Taking(0.1));
-  EXPECT_TRUE(absl::IsResourceExhausted(scheduler.Check(*in_time, kStart, ended)));
+  EXPECT_TRUE(absl::IsResourceExhausted(scheduler.Check(in_time->ticket, in_time->forecast.seconds, kStart, ended)));
   EXPECT_TRUE(ended.empty());
 }
 
 TEST(AdmissionTest, WorkThatRunsCountsToo) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   Next(scheduler, std::vector{Pass(0.5)}, {}, kStart);
   RequestPtr late = Taking(0.2, 2, kStart + milliseconds(600));
   EXPECT_TRUE(absl::IsResourceExhausted(Push(scheduler, late)));
@@ -214,24 +216,25 @@ TEST(AdmissionTest, WorkThatRunsCountsToo) {
 }
 
 TEST(AdmissionTest, WorkThatRunsCountsUntilItsDeadlineOrItsClientGoes) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   std::stop_source gone;
   RunningPass pass = Pass(0.5);
   pass.stopping = gone.get_token();
-  pass.ends = kStart + milliseconds(1);
+  pass.progress.ends = kStart + milliseconds(1);
   Next(scheduler, std::vector{pass}, {}, kStart);
   std::vector<EndedRequest> ended;
   RequestPtr late = Taking(0.2, 2, kStart + milliseconds(600));
-  EXPECT_TRUE(absl::IsResourceExhausted(scheduler.Check(*late, kStart, ended)));
-  EXPECT_TRUE(scheduler.Check(*late, pass.ends, ended).ok()) << "its client waits no more";
+  EXPECT_TRUE(absl::IsResourceExhausted(scheduler.Check(late->ticket, late->forecast.seconds, kStart, ended)));
+  EXPECT_TRUE(scheduler.Check(late->ticket, late->forecast.seconds, pass.progress.ends, ended).ok())
+      << "its client waits no more";
   Next(scheduler, std::vector{pass}, {}, kStart);
-  EXPECT_TRUE(absl::IsResourceExhausted(scheduler.Check(*late, kStart, ended)));
+  EXPECT_TRUE(absl::IsResourceExhausted(scheduler.Check(late->ticket, late->forecast.seconds, kStart, ended)));
   gone.request_stop();
-  EXPECT_TRUE(scheduler.Check(*late, kStart, ended).ok());
+  EXPECT_TRUE(scheduler.Check(late->ticket, late->forecast.seconds, kStart, ended).ok());
 }
 
 TEST(AdmissionTest, OnlyWorkThatGoesFirstCounts) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   Add(scheduler, Taking(0.8, 2));
   RequestPtr urgent = Taking(0.2, 1, kStart + milliseconds(400));
   EXPECT_TRUE(Push(scheduler, urgent).ok()) << "level 2 takes a third while level 1 has work";
@@ -242,7 +245,7 @@ TEST(AdmissionTest, OnlyWorkThatGoesFirstCounts) {
 }
 
 TEST(AdmissionTest, WithoutADeadlineTheWaitIsBoundedButNotTheWork) {
-  Scheduler scheduler({.max_delay = milliseconds(2000)});
+  TestScheduler scheduler({.max_delay = milliseconds(2000)});
   Add(scheduler, Taking(100.0));
   EXPECT_NE(NextOf(scheduler), nullptr) << "an idle server takes any request";
   Next(scheduler, {}, {}, kStart);

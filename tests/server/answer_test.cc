@@ -51,13 +51,14 @@ class AnswerTest : public ::testing::Test, public TokenStream {
 
   // Does with the one request that waits what the engine does, as far as the metrics go.
   RequestPtr Take() {
-    Running nothing;
+    UnderWay nothing;
     nothing.room = {1, uint64_t{1} << 40};
-    Work work = queue_.Next(Wait::kNot, nothing);
+    Assignment work = queue_.Next(Wait::kNot, nothing);
+    if (work.turn.kind == Turn::kStart) queue_.Ended(work.turn.pass);
     RequestPtr request = work.generation ? std::move(work.generation) : std::move(work.batch[0]);
-    LoadedMetrics& metrics = *request->model->metrics;
+    LoadedMetrics& metrics = *request->ticket.model->metrics;
     Request* const started[] = {request.get()};
-    request->generation ? metrics.CountGeneration(*request) : metrics.CountBatch(started);
+    request->work.generation ? metrics.CountGeneration(*request) : metrics.CountBatch(started);
     return request;
   }
   double Metric(const std::string& series) const {
@@ -100,13 +101,13 @@ TEST_F(AnswerTest, TimingOfAPredictionIsTheEnginesAndTheClocks) {
   EXPECT_EQ(handler_.in_flight(), 1);
   now_ += microseconds(9000);
   const RequestPtr taken = Take();
-  EXPECT_EQ(taken->priority, 3u);
-  EXPECT_EQ(taken->tokens, 7u);
-  taken->results = edgewise::testing::RunAll(*taken->model->model, taken->inputs);
-  taken->queue_seconds = Seconds(microseconds(249));  // 0.000249 * 1e6 is 248.99999999999997
-  taken->compute_seconds = Seconds(microseconds(4501));
-  taken->batch_inputs = 11;
-  taken->batch_tokens = 222;
+  EXPECT_EQ(taken->ticket.priority, 3u);
+  EXPECT_EQ(taken->work.tokens, 7u);
+  taken->outcome.results = edgewise::testing::RunAll(*taken->ticket.model->model, taken->work.inputs);
+  taken->outcome.queue_seconds = Seconds(microseconds(249));  // 0.000249 * 1e6 is 248.99999999999997
+  taken->outcome.compute_seconds = Seconds(microseconds(4501));
+  taken->outcome.batch_inputs = 11;
+  taken->outcome.batch_tokens = 222;
   EXPECT_TRUE(ends_.empty());
   taken->done(absl::OkStatus());
   ASSERT_EQ(ends_.size(), 1u);
@@ -170,16 +171,16 @@ TEST_F(AnswerTest, TimingOfAGenerationIsTheEnginesAndTheClocks) {
   token.edges.budget = 8;
   token.edges.max_sample_edges = 4;
   now_ += microseconds(500000);
-  taken->queue_seconds = 0.25;
-  taken->compute_seconds = 0.125;
-  taken->batch_inputs = 3;
-  taken->generation->token(token, FinishReason::kNone);
+  taken->outcome.queue_seconds = 0.25;
+  taken->outcome.compute_seconds = 0.125;
+  taken->outcome.batch_inputs = 3;
+  taken->token(token, FinishReason::kNone);
   token.edges.max_sample_edges = 6;
   token.edges.capped = true;
   now_ += microseconds(125000);
-  taken->compute_seconds = 0.1875;
-  taken->batch_inputs = 2;
-  taken->generation->token(token, FinishReason::kLength);
+  taken->outcome.compute_seconds = 0.1875;
+  taken->outcome.batch_inputs = 2;
+  taken->token(token, FinishReason::kLength);
   taken->done(absl::OkStatus());
   ASSERT_EQ(ends_.size(), 1u);
   ASSERT_TRUE(ends_[0].ok()) << ends_[0];

@@ -7,40 +7,34 @@
 #include <cmath>
 #include <limits>
 
-#include "server/schedule/scheduler.h"
+#include "tests/server/scheduler_fixture.h"
 
 namespace edgewise::server {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
-
-const Time kStart = Time() + seconds(100);
-constexpr uint32_t kLevel = kDefaultPriority - 1;
 
 // 16 samples that take 0.16 s, of which one takes 0.01 s.
 RequestPtr Ensemble(bool consent, Time deadline = Time::max()) {
   auto request = std::make_unique<Request>();
-  request->cost = 1;
-  request->deadline = deadline;
-  request->inputs.resize(2);
-  for (ModelInput& input : request->inputs) input.samples = 16;
-  request->demand = {32, 3200, 6400, 640};
-  request->predicted_seconds = 0.16;
-  request->consent = {.given = consent,
-                      .asked = 16,
-                      .samples = 16,
-                      .one = {2, 200, 400, 40},
-                      .one_seconds = 0.01,
-                      .least_seconds = 0.01};
+  request->work.cost = 1;
+  request->ticket.deadline = deadline;
+  request->work.inputs.resize(2);
+  for (ModelInput& input : request->work.inputs) input.samples = 16;
+  request->forecast.demand = {32, 3200, 6400, 640};
+  request->forecast.seconds = 0.16;
+  request->work.may_degrade = consent;
+  request->forecast.samples = 16;
+  request->forecast.one = {2, 200, 400, 40};
+  request->forecast.one_seconds = request->forecast.least_seconds = 0.01;
   return request;
 }
 
 // The same; with a cap of 1/8 of the edges a sample takes 0.003 s.
 RequestPtr WithCaps(bool by_density, Time deadline = Time::max()) {
   RequestPtr request = Ensemble(true, deadline);
-  request->consent.least_seconds = 0.003;
-  CapRange& caps = request->consent.caps;
+  request->forecast.least_seconds = 0.003;
+  CapRange& caps = request->forecast.caps;
   caps = {.by_density = by_density, .inputs = {{100, 24.0}, {160, 16.0}}};
   caps.most = by_density ? 0.24 : 24.0;
   caps.least = caps.most / 8;
@@ -53,7 +47,7 @@ uint32_t SamplesWithin(const Request& request, double seconds) {
   return choice.samples;
 }
 
-const Request* AddTo(Scheduler& scheduler, RequestPtr request) {
+const Request* AddTo(TestScheduler& scheduler, RequestPtr request) {
   const Request* address = request.get();
   std::vector<EndedRequest> ended;
   EXPECT_TRUE(scheduler.Add(request, kStart, ended).ok());
@@ -61,10 +55,10 @@ const Request* AddTo(Scheduler& scheduler, RequestPtr request) {
 }
 
 // The requests that start next where nothing runs.
-std::vector<RequestPtr> TakeFrom(Scheduler& scheduler, Time now = kStart) {
-  scheduler.SetRunning({});
-  const Turn turn = scheduler.Next({}, now);
-  return turn.kind == Turn::kStart ? scheduler.TakeBatch(turn.level, now) : std::vector<RequestPtr>();
+std::vector<RequestPtr> TakeFrom(TestScheduler& scheduler, Time now = kStart) {
+  scheduler.Run({});
+  Turn turn = scheduler.Next({}, now);
+  return turn.kind == Turn::kStart ? scheduler.TakeBatch(turn, now) : std::vector<RequestPtr>();
 }
 
 TEST(DegradeTest, ARequestGivesUpSamplesDownToOne) {
@@ -83,8 +77,8 @@ TEST(DegradeTest, NothingIsGivenUpWithoutConsent) {
   EXPECT_DOUBLE_EQ(LeastSeconds(*request), 0.16);
   EXPECT_EQ(SpareSeconds(*request, kStart), 0.0);
   Lower(*request, {4}, DegradedBy::kLoad);
-  EXPECT_EQ(request->inputs[0].samples, 16u);
-  EXPECT_EQ(request->consent.reason, DegradedBy::kNothing);
+  EXPECT_EQ(RunOf(*request, 0).samples, 16u);
+  EXPECT_EQ(request->forecast.reason, DegradedBy::kNothing);
 }
 
 TEST(DegradeTest, OnlyWhatFitsBeforeTheDeadlineCanBeGivenUp) {
@@ -95,18 +89,18 @@ TEST(DegradeTest, OnlyWhatFitsBeforeTheDeadlineCanBeGivenUp) {
 TEST(DegradeTest, LoweringLowersAllThatDependsOnThemAndNeverRaises) {
   const RequestPtr request = Ensemble(true);
   Lower(*request, {4}, DegradedBy::kDeadline);
-  for (const ModelInput& input : request->inputs) EXPECT_EQ(input.samples, 4u);
-  EXPECT_EQ(request->consent.samples, 4u);
-  EXPECT_EQ(request->consent.asked, 16u);
-  EXPECT_EQ(request->consent.reason, DegradedBy::kDeadline);
-  EXPECT_NEAR(request->predicted_seconds, 0.04, 1e-12);
-  EXPECT_NEAR(request->demand.passes, 8, 1e-9);
-  EXPECT_NEAR(request->demand.edges, 160, 1e-9);
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(RunOf(*request, i).samples, 4u);
+  EXPECT_EQ(request->forecast.samples, 4u);
+  EXPECT_EQ(request->work.samples(), 16u);
+  EXPECT_EQ(request->forecast.reason, DegradedBy::kDeadline);
+  EXPECT_NEAR(request->forecast.seconds, 0.04, 1e-12);
+  EXPECT_NEAR(request->forecast.demand.passes, 8, 1e-9);
+  EXPECT_NEAR(request->forecast.demand.edges, 160, 1e-9);
   Lower(*request, {8}, DegradedBy::kLoad);
-  EXPECT_EQ(request->consent.samples, 4u);
-  EXPECT_EQ(request->consent.reason, DegradedBy::kDeadline);
+  EXPECT_EQ(request->forecast.samples, 4u);
+  EXPECT_EQ(request->forecast.reason, DegradedBy::kDeadline);
   Lower(*request, {0}, DegradedBy::kLoad);
-  EXPECT_EQ(request->consent.samples, 1u);
+  EXPECT_EQ(request->forecast.samples, 1u);
 }
 
 TEST(DegradeTest, SamplesAreGivenUpBeforeEdges) {
@@ -116,15 +110,15 @@ TEST(DegradeTest, SamplesAreGivenUpBeforeEdges) {
     EXPECT_DOUBLE_EQ(SpareSeconds(*request, kStart), 0.157);
     for (const double seconds : {0.16, 0.08, 0.01}) EXPECT_EQ(ChoiceWithin(*request, seconds, seconds).cap, 0.0);
     EXPECT_EQ(ChoiceWithin(*request, 0.01, 0.01).samples, 1u);
-    double before = request->consent.caps.most;
+    double before = request->forecast.caps.most;
     for (const double seconds : {0.0099, 0.007, 0.005, 0.0031}) {
       const Choice choice = ChoiceWithin(*request, seconds, seconds);
       EXPECT_EQ(choice.samples, 1u);
       EXPECT_LT(choice.cap, before);
       before = choice.cap;
     }
-    EXPECT_GE(before, request->consent.caps.least);
-    EXPECT_EQ(ChoiceWithin(*request, 0.002, 0.002).cap, request->consent.caps.least) << "there is nothing less";
+    EXPECT_GE(before, request->forecast.caps.least);
+    EXPECT_EQ(ChoiceWithin(*request, 0.002, 0.002).cap, request->forecast.caps.least) << "there is nothing less";
   }
 }
 
@@ -147,43 +141,43 @@ TEST(DegradeTest, ALowerCapIsTheLargestOfTheLadderThatIsInTime) {
 TEST(DegradeTest, LoweringTheCapLowersAllThatDependsOnItAndNeverRaises) {
   for (const bool by_density : {false, true}) {
     const RequestPtr request = WithCaps(by_density);
-    request->inputs[1].max_edges = 5;  // of the limits of the model
+    request->work.inputs[1].max_edges = 5;  // of the limits of the model
     Lower(*request, {1, by_density ? 0.12 : 12.0}, DegradedBy::kLoad);
     const double edges = 12 + (by_density ? 16 : 12);
-    EXPECT_EQ(request->inputs[0].samples, 1u);
-    EXPECT_EQ(request->inputs[0].max_edges, 12u);
-    EXPECT_EQ(request->inputs[1].max_edges, 5u);
-    EXPECT_EQ(request->consent.samples, 1u);
-    EXPECT_EQ(request->consent.reason, DegradedBy::kLoad);
-    EXPECT_DOUBLE_EQ(request->demand.edges, edges);
-    EXPECT_DOUBLE_EQ(request->demand.tokens, 200);
+    EXPECT_EQ(RunOf(*request, 0).samples, 1u);
+    EXPECT_EQ(RunOf(*request, 0).max_edges, 12u);
+    EXPECT_EQ(RunOf(*request, 1).max_edges, 5u);
+    EXPECT_EQ(request->forecast.samples, 1u);
+    EXPECT_EQ(request->forecast.reason, DegradedBy::kLoad);
+    EXPECT_DOUBLE_EQ(request->forecast.demand.edges, edges);
+    EXPECT_DOUBLE_EQ(request->forecast.demand.tokens, 200);
     const double least = by_density ? 7 : 6;
-    EXPECT_DOUBLE_EQ(request->predicted_seconds, 0.003 + 0.007 * (edges - least) / (40 - least));
+    EXPECT_DOUBLE_EQ(request->forecast.seconds, 0.003 + 0.007 * (edges - least) / (40 - least));
     Lower(*request, {1, by_density ? 0.2 : 20.0}, DegradedBy::kDeadline);
-    EXPECT_EQ(request->inputs[0].max_edges, 12u);
-    EXPECT_EQ(request->consent.reason, DegradedBy::kLoad);
+    EXPECT_EQ(RunOf(*request, 0).max_edges, 12u);
+    EXPECT_EQ(request->forecast.reason, DegradedBy::kLoad);
     EXPECT_EQ(ChoiceWithin(*request, 0.16, 0.16).cap, 0.0);
     Lower(*request, ChoiceWithin(*request, 0.0, 0.0), DegradedBy::kDeadline);
-    EXPECT_EQ(request->inputs[0].max_edges, 3u);
-    EXPECT_DOUBLE_EQ(request->predicted_seconds, 0.003);
+    EXPECT_EQ(RunOf(*request, 0).max_edges, 3u);
+    EXPECT_DOUBLE_EQ(request->forecast.seconds, 0.003);
     EXPECT_EQ(ChoiceWithin(*request, 0.0, 0.0).cap, 0.0) << "there is nothing to give up";
   }
 }
 
 TEST(DegradeTest, UnderLoadOneSampleGivesUpEdges) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   AddTo(scheduler, WithCaps(true));
   AddTo(scheduler, Ensemble(false, kStart + milliseconds(220)));
   const std::vector<RequestPtr> batch = TakeFrom(scheduler);
   ASSERT_EQ(batch.size(), 1u);
-  EXPECT_EQ(batch[0]->consent.samples, 1u);
-  EXPECT_GT(batch[0]->consent.cap, 0.0);
-  EXPECT_LT(batch[0]->predicted_seconds, 0.01);
+  EXPECT_EQ(batch[0]->forecast.samples, 1u);
+  EXPECT_GT(batch[0]->forecast.cap, 0.0);
+  EXPECT_LT(batch[0]->forecast.seconds, 0.01);
 }
 
 TEST(DegradeTest, ConsentIsAdmittedWhereItsLeastIsInTime) {
   for (const bool consent : {false, true}) {
-    Scheduler scheduler({});
+    TestScheduler scheduler;
     AddTo(scheduler, Ensemble(consent));
     RequestPtr next = Ensemble(consent, kStart + milliseconds(250));
     std::vector<EndedRequest> ended;
@@ -192,30 +186,30 @@ TEST(DegradeTest, ConsentIsAdmittedWhereItsLeastIsInTime) {
 }
 
 TEST(DegradeTest, WithTimeForAllNobodyIsDegraded) {
-  Scheduler scheduler({});
-  for (int i = 0; i < 3; ++i) AddTo(scheduler, Ensemble(true, kStart + seconds(2)));
+  TestScheduler scheduler;
+  for (int i = 0; i < 3; ++i) AddTo(scheduler, Ensemble(true, kStart + milliseconds(2000)));
   for (int i = 0; i < 3; ++i) {
     const std::vector<RequestPtr> batch = TakeFrom(scheduler);
     ASSERT_EQ(batch.size(), 1u);
-    EXPECT_EQ(batch[0]->consent.samples, 16u);
-    EXPECT_EQ(batch[0]->consent.reason, DegradedBy::kNothing);
+    EXPECT_EQ(batch[0]->forecast.samples, 16u);
+    EXPECT_EQ(batch[0]->forecast.reason, DegradedBy::kNothing);
   }
 }
 
 TEST(DegradeTest, UnderLoadEachKeepsWhatMakesNobodyLate) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   constexpr int kRequests = 10;
   for (int i = 0; i < kRequests; ++i) AddTo(scheduler, Ensemble(true, kStart + milliseconds(800)));
   Time now = kStart;
   double samples = 0.0;
   for (std::vector<RequestPtr> batch = TakeFrom(scheduler, now); !batch.empty(); batch = TakeFrom(scheduler, now)) {
     for (const RequestPtr& request : batch) {
-      const double left = SlackOf(*request, now);  // a pass looks after the deadlines of its own requests
+      const double left = SlackOf(request->ticket, now);  // a pass looks after the deadlines of its own requests
       Lower(*request, ChoiceWithin(*request, left, left), DegradedBy::kDeadline);
-      EXPECT_LT(request->consent.samples, 16u);
-      samples += request->consent.samples;
-      now += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(request->predicted_seconds));
-      EXPECT_LE(now, request->deadline);
+      EXPECT_LT(request->forecast.samples, 16u);
+      samples += request->forecast.samples;
+      now += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(request->forecast.seconds));
+      EXPECT_LE(now, request->ticket.deadline);
     }
   }
   EXPECT_EQ(scheduler.size(), 0u);
@@ -223,28 +217,28 @@ TEST(DegradeTest, UnderLoadEachKeepsWhatMakesNobodyLate) {
 }
 
 TEST(DegradeTest, ARequestWithoutConsentMakesThoseBeforeItGiveWay) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   const Request* flexible = AddTo(scheduler, Ensemble(true));
   AddTo(scheduler, Ensemble(false, kStart + milliseconds(250)));
   const std::vector<RequestPtr> batch = TakeFrom(scheduler);
   ASSERT_EQ(batch.size(), 1u);
   EXPECT_EQ(batch[0].get(), flexible);
-  EXPECT_LE(batch[0]->predicted_seconds, 0.09);
-  EXPECT_EQ(TakeFrom(scheduler)[0]->inputs[0].samples, 16u);
+  EXPECT_LE(batch[0]->forecast.seconds, 0.09);
+  EXPECT_EQ(RunOf(*TakeFrom(scheduler)[0], 0).samples, 16u);
 }
 
 TEST(DegradeTest, ARequestThatIsLateAnywayDegradesNobody) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   AddTo(scheduler, Ensemble(true));
   AddTo(scheduler, Ensemble(false, kStart + milliseconds(300)));
   const std::vector<RequestPtr> batch = TakeFrom(scheduler, kStart + milliseconds(200));
   ASSERT_EQ(batch.size(), 1u);
-  EXPECT_EQ(batch[0]->consent.samples, 16u);
+  EXPECT_EQ(batch[0]->forecast.samples, 16u);
 }
 
 TEST(DegradeTest, APassThatHasJustStartedDelaysOthersByItsLeastOnly) {
   for (const bool consent : {true, false}) {
-    Scheduler scheduler({});
+    TestScheduler scheduler;
     AddTo(scheduler, Ensemble(consent));
     ASSERT_EQ(TakeFrom(scheduler, kStart).size(), 1u);
     RequestPtr other = Ensemble(true, kStart + milliseconds(45));
@@ -255,12 +249,12 @@ TEST(DegradeTest, APassThatHasJustStartedDelaysOthersByItsLeastOnly) {
 }
 
 TEST(DegradeTest, APassThatRunsGivesWayToo) {
-  Scheduler scheduler({});
-  RunningPass pass{.level = kLevel, .remaining = 0.3, .stepped = kStart, .spare = 0.3};
-  scheduler.SetRunning({&pass, 1});
+  TestScheduler scheduler;
+  RunningPass pass{.level = kLevel, .progress = {0.3, 0.3, kStart}};
+  scheduler.Run({pass});
   EXPECT_EQ(scheduler.Next({}, kStart).share, 1.0) << "nobody waits";
   AddTo(scheduler, Ensemble(false, kStart + milliseconds(350)));
-  scheduler.SetRunning({&pass, 1});
+  scheduler.Run({pass});
   const Turn turn = scheduler.Next({}, kStart);
   EXPECT_EQ(turn.kind, Turn::kStep);
   EXPECT_LT(turn.share, 0.5);

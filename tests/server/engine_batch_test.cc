@@ -18,12 +18,12 @@ TEST_F(EngineTest, ShortRequestsThatWaitTogetherGoTogetherAndNobodysAnswerChange
   std::vector<std::vector<ModelInput>> inputs;
   for (size_t r = 0; r < outcomes.size(); ++r) {
     RequestPtr request = Predict(outcomes[r]);
-    for (ModelInput& input : request->inputs) input.seed += 10 * r;
-    request->inputs[0].samples = static_cast<uint32_t>(1 + r);
-    request->inputs[1].dense = r == 2;
-    request->inputs[1].max_edges = r == 3 ? 40 : kNoCap;
-    request->predicted_seconds = 0.001;
-    inputs.push_back(request->inputs);
+    for (ModelInput& input : request->work.inputs) input.seed += 10 * r;
+    request->work.inputs[0].samples = static_cast<uint32_t>(1 + r);
+    request->work.inputs[1].dense = r == 2;
+    request->work.inputs[1].max_edges = r == 3 ? 40 : kNoCap;
+    request->forecast.seconds = 0.001;
+    inputs.push_back(request->work.inputs);
     requests.push_back(std::move(request));
   }
   Run(std::move(requests));
@@ -47,9 +47,9 @@ TEST_F(EngineTest, ClientThatLeavesABatchTakesNobodyWithIt) {
   std::vector<RequestPtr> requests;
   for (Outcome* outcome : {&gone, &stays}) {
     requests.push_back(Predict(*outcome));
-    requests.back()->predicted_seconds = 0.001;
+    requests.back()->forecast.seconds = 0.001;
   }
-  requests[0]->stopping = client.get_token();
+  requests[0]->ticket.stopping = client.get_token();
   Run(std::move(requests));
   EXPECT_EQ(gone.answers, 1);
   EXPECT_TRUE(absl::IsCancelled(gone.result.status)) << gone.result.status;
@@ -65,7 +65,7 @@ TEST_F(EngineTest, LayerThatFailsForABatchIsRunAgainForEachAlone) {
   std::vector<RequestPtr> requests;
   for (Outcome* outcome : {&first, &second}) {
     requests.push_back(Predict(*outcome));
-    requests.back()->predicted_seconds = 0.001;
+    requests.back()->forecast.seconds = 0.001;
   }
   backend_->FailAfter(0);
   Run(std::move(requests));
@@ -82,9 +82,9 @@ TEST_F(EngineTest, RequestOfABatchIsAnsweredWhenItsOwnInputsAreDone) {
   std::vector<RequestPtr> requests;
   for (Outcome* outcome : {&short_one, &long_one}) {
     requests.push_back(Predict(*outcome));
-    requests.back()->predicted_seconds = 0.001;
+    requests.back()->forecast.seconds = 0.001;
   }
-  for (ModelInput& input : requests[1]->inputs) input.samples = 4000;  // several waves
+  for (ModelInput& input : requests[1]->work.inputs) input.samples = 4000;  // several waves
   int answered_before = -1;
   requests[1]->done = [&, done = requests[1]->done](const absl::Status& status) {
     answered_before = short_one.answers;

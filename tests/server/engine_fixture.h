@@ -58,19 +58,19 @@ class EngineTest : public ::testing::Test {
 
   RequestPtr MakeRequest(Outcome& outcome, Time deadline = Time::max()) const {
     auto request = std::make_unique<Request>();
-    request->model = model_;
-    request->tokens = request->cost = 9;
-    request->deadline = deadline;
+    request->ticket.model = model_;
+    request->work.tokens = request->work.cost = 9;
+    request->ticket.deadline = deadline;
     request->done = [&outcome, raw = request.get()](const absl::Status& status) {
       ++outcome.answers;
       outcome.result = {status,
-                        raw->inputs,
-                        std::move(raw->results),
-                        raw->queue_seconds,
-                        raw->compute_seconds,
-                        raw->cancelled_seconds,
-                        raw->batch_inputs,
-                        raw->batch_tokens};
+                        raw->work.inputs,
+                        std::move(raw->outcome.results),
+                        raw->outcome.queue_seconds,
+                        raw->outcome.compute_seconds,
+                        raw->outcome.cancelled_seconds,
+                        raw->outcome.batch_inputs,
+                        raw->outcome.batch_tokens};
     };
     return request;
   }
@@ -78,7 +78,8 @@ class EngineTest : public ::testing::Test {
   RequestPtr Predict(Outcome& outcome, Time deadline = Time::max()) const {
     RequestPtr request = MakeRequest(outcome, deadline);
     for (const uint64_t seed : {1, 2}) {
-      ModelInput& input = request->inputs.emplace_back(testing::MakeInput(*model_->model, {3, 1, 4, 1, 5, 9, 2, 6, 5}));
+      ModelInput& input =
+          request->work.inputs.emplace_back(testing::MakeInput(*model_->model, {3, 1, 4, 1, 5, 9, 2, 6, 5}));
       input.seed = seed;
       input.samples = 3;
     }
@@ -87,11 +88,11 @@ class EngineTest : public ::testing::Test {
 
   RequestPtr Generate(Outcome& outcome, Time deadline = Time::max()) const {
     RequestPtr request = MakeRequest(outcome, deadline);
-    request->generation = std::make_unique<GenerationWork>();
-    request->generation->prompt = *model_->model->Prepare({3, 1, 4, 1, 5, 9, 2, 6, 5}, TruncateMode::kRefuse);
-    request->generation->options.max_new_tokens = 3;
-    request->generation->ready = [] { return true; };
-    request->generation->token = [&outcome](const GeneratedToken& token, FinishReason) {
+    request->work.generation.emplace();
+    request->work.generation->prompt = *model_->model->Prepare({3, 1, 4, 1, 5, 9, 2, 6, 5}, TruncateMode::kRefuse);
+    request->work.generation->options.max_new_tokens = 3;
+    request->ready = [] { return true; };
+    request->token = [&outcome](const GeneratedToken& token, FinishReason) {
       outcome.tokens.push_back(token.token_id);
     };
     return request;
@@ -102,8 +103,8 @@ class EngineTest : public ::testing::Test {
     RequestQueue queue({}, [this] { return now(); });
     Engine engine(queue, OneGeneration(), [] {});
     for (RequestPtr& request : requests) {
-      for (ModelInput& input : request->inputs) input.stopping = request->stopping;
-      if (request->generation) request->generation->options.stopping = request->stopping;
+      for (ModelInput& input : request->work.inputs) input.stopping = request->ticket.stopping;
+      if (request->work.generation) request->work.generation->options.stopping = request->ticket.stopping;
       model_->metrics->CountValid(*request, 0.0);
       ASSERT_TRUE(queue.Push(request).ok());
     }

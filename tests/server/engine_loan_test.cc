@@ -16,32 +16,36 @@ class LoanTest : public EngineTest {
  protected:
   LoanTest() { Load("sbm"); }
 
+  void PushBrief(RequestQueue& queue) {
+    ended_ = false;
+    RequestPtr request = Predict(outcomes_.emplace_back());
+    request->forecast.seconds = RequestQueue::kLoanSeconds;
+    request->ticket.alone = true;
+    model_->metrics->CountValid(*request, 0.0);
+    request->done = [this, done = request->done, own = std::this_thread::get_id()](const absl::Status& status) {
+      here_ = std::this_thread::get_id() == own;
+      done(status);
+      ended_ = true;
+    };
+    ASSERT_TRUE(queue.Push(request).ok());
+  }
   // Pushes brief requests, one after the other, until one is lent: the engine has to wait for work first.
-  void PushLent(RequestQueue& queue) {
-    for (bool lent = false; !lent;) {
-      RequestPtr request = Predict(outcomes_.emplace_back());
-      request->predicted_seconds = RequestQueue::kLoanSeconds;
-      model_->metrics->CountValid(*request, 0.0);
-      request->done = [this, done = request->done, own = std::this_thread::get_id()](const absl::Status& status) {
-        here_ = std::this_thread::get_id() == own;
-        done(status);
-      };
-      ASSERT_TRUE(queue.Push(request, &lent).ok());
-      while (!lent && queue.size() > 0) std::this_thread::yield();
+  void PushUntilLent(RequestQueue& queue) {
+    for (here_ = false; !here_;) {
+      PushBrief(queue);
+      while (!ended_) std::this_thread::yield();
     }
   }
 
-  std::list<Outcome> outcomes_;     // of what was pushed
-  std::atomic<bool> here_ = false;  // the last to end did so on the thread that pushed it
+  std::list<Outcome> outcomes_;                     // of what was pushed
+  std::atomic<bool> here_ = false, ended_ = false;  // the last to end did so on the thread that pushed it
 };
 
 TEST_F(LoanTest, ABriefRequestOfAnIdleServerEndsOnTheThreadThatPushedIt) {
   RequestQueue queue({}, [this] { return now(); });
   Engine engine(queue, OneGeneration(), [] {});
-  engine.Start();
-  PushLent(queue);
-  engine.RunLent();
-  EXPECT_TRUE(here_);
+  engine.Start(true);
+  PushUntilLent(queue);
   EXPECT_EQ(outcomes_.back().answers, 1);
   Outcome next;  // the engine goes on by itself
   RequestPtr request = Predict(next);
@@ -57,9 +61,9 @@ TEST_F(LoanTest, EndsWhenOtherWorkComesOrItsTimeIsOver) {
   for (const bool others : {true, false}) {
     RequestQueue queue({}, [this] { return now(); });
     Engine engine(queue, OneGeneration(), [] {});
-    engine.Start();
+    engine.Start(true);
     Outcome other;
-    PushLent(queue);
+    PushUntilLent(queue);
     backend_->CancelAfter(0, [&] {
       if (!others) milliseconds_ += 2;
       RequestPtr request = Predict(other);
@@ -68,8 +72,7 @@ TEST_F(LoanTest, EndsWhenOtherWorkComesOrItsTimeIsOver) {
         EXPECT_TRUE(queue.Push(request).ok());
       }
     });
-    here_ = true;
-    engine.RunLent();
+    PushBrief(queue);
     queue.Close();
     engine.Join();
     EXPECT_FALSE(here_);
@@ -83,7 +86,7 @@ TEST_F(EngineTest, RequestsOfManyThreadsEndOnceWhoeverComputesThem) {
   Load("sbm");
   RequestQueue queue({});
   Engine engine(queue, OneGeneration(), [] {});
-  engine.Start();
+  engine.Start(true);
   constexpr int kThreads = 4, kEach = 25;
   std::vector<Outcome> outcomes(kThreads * kEach);
   {
@@ -92,11 +95,10 @@ TEST_F(EngineTest, RequestsOfManyThreadsEndOnceWhoeverComputesThem) {
       threads.emplace_back([&, t] {
         for (int i = 0; i < kEach; ++i) {
           RequestPtr request = Predict(outcomes[t * kEach + i]);
-          request->predicted_seconds = 0.0005;
+          request->forecast.seconds = 0.0005;
+          request->ticket.alone = true;
           model_->metrics->CountValid(*request, 0.0);
-          bool lent = false;
-          EXPECT_TRUE(queue.Push(request, &lent).ok());
-          if (lent) engine.RunLent();
+          EXPECT_TRUE(queue.Push(request).ok());
         }
       });
     }

@@ -27,19 +27,18 @@ std::vector<std::vector<int32_t>> Generate(const std::shared_ptr<const LoadedMod
   Engine engine(queue, options, [] {});
   for (size_t g = 0; g < count; ++g) {
     auto request = std::make_unique<Request>();
-    request->model = model;
-    request->tokens = request->cost = 9;
-    request->deadline = Time::max();
+    request->ticket.model = model;
+    request->work.tokens = request->work.cost = 9;
+    request->ticket.deadline = Time::max();
     request->done = [](const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; };
-    request->generation = std::make_unique<GenerationWork>();
-    request->generation->prompt = *model->model->Prepare({3, 1, 4, 1, 5, 9, 2, 6, 5}, TruncateMode::kRefuse);
-    request->generation->options.max_new_tokens = 60;  // beyond the context, where the text is run again for each token
-    request->generation->options.samples = kSamples;
-    request->generation->options.seed = g;
-    request->generation->ready = [] { return true; };
-    request->generation->token = [&of = tokens[g]](const GeneratedToken& token, FinishReason) {
-      of.push_back(token.token_id);
-    };
+    request->work.generation.emplace();
+    request->work.generation->prompt = *model->model->Prepare({3, 1, 4, 1, 5, 9, 2, 6, 5}, TruncateMode::kRefuse);
+    request->work.generation->options.max_new_tokens =
+        60;  // beyond the context, where the text is run again for each token
+    request->work.generation->options.samples = kSamples;
+    request->work.generation->options.seed = g;
+    request->ready = [] { return true; };
+    request->token = [&of = tokens[g]](const GeneratedToken& token, FinishReason) { of.push_back(token.token_id); };
     EXPECT_TRUE(queue.Push(request).ok());
   }
   queue.Close();

@@ -16,23 +16,23 @@ TEST_F(EngineTest, PassThatIsAboutToBeAnsweredDelaysNobody) {
   Load("sbm");
   Outcome outcome, next;
   RequestPtr request = Predict(outcome);
-  for (const ModelInput& input : request->inputs) {
-    request->demand += model_->costs->Expected(*model_->model, input);
+  for (const ModelInput& input : request->work.inputs) {
+    request->forecast.demand += model_->costs->Expected(*model_->model, input);
   }
-  model_->costs->Observe(request->demand, 50.0);
-  request->predicted_seconds = model_->costs->Predict(request->demand);
+  model_->costs->Observe(request->forecast.demand, 50.0);
+  request->forecast.seconds = model_->costs->Predict(request->forecast.demand);
   RequestQueue queue({}, [this] { return now(); });
   Engine engine(queue, OneGeneration(), [] {});
   absl::Status at_answer = absl::UnknownError("not asked");
   RequestPtr waiting = Predict(next, now() + std::chrono::seconds(60));
-  waiting->predicted_seconds = request->predicted_seconds;
+  waiting->forecast.seconds = request->forecast.seconds;
   request->done = [&, answer = std::move(request->done)](const absl::Status& status) {
-    at_answer = queue.Check(*waiting);
+    at_answer = queue.Check(waiting->ticket, waiting->forecast.seconds);
     answer(status);
   };
   ASSERT_TRUE(queue.Push(request).ok());
   for (int step = 0; step < 100 && outcome.answers == 0; ++step) {
-    EXPECT_TRUE(absl::IsResourceExhausted(queue.Check(*waiting))) << step;
+    EXPECT_TRUE(absl::IsResourceExhausted(queue.Check(waiting->ticket, waiting->forecast.seconds))) << step;
     engine.RunOnce(false);
   }
   EXPECT_TRUE(outcome.result.status.ok()) << outcome.result.status;
@@ -54,7 +54,7 @@ TEST_F(EngineTest, RequestWhoseClientGoesInsideALayerIsCancelledOnceAndTheNextIs
     DuringCall(call, &client);
     std::vector<RequestPtr> requests;
     requests.push_back(Predict(gone));
-    requests.back()->stopping = client.get_token();
+    requests.back()->ticket.stopping = client.get_token();
     requests.push_back(Predict(next));
     Run(std::move(requests));
     EXPECT_EQ(gone.answers, 1);
@@ -81,7 +81,7 @@ TEST_F(EngineTest, RequestThatIsStoppedAtItsDeadlineIsLate) {
       Outcome late;
       DuringCall(call, &client);
       RequestPtr request = Predict(late, now() + std::chrono::milliseconds(40 + early));
-      request->stopping = client.get_token();
+      request->ticket.stopping = client.get_token();
       Run(std::move(request));
       EXPECT_EQ(late.answers, 1);
       EXPECT_TRUE(absl::IsDeadlineExceeded(late.result.status)) << late.result.status;
@@ -117,7 +117,7 @@ TEST_F(EngineTest, GenerationWhoseClientGoesInsideALayerIsCancelledOnceAndTheNex
       DuringCall(call, &client);
       std::vector<RequestPtr> requests;
       requests.push_back(Generate(gone, by_deadline ? now() + std::chrono::milliseconds(43) : Time::max()));
-      requests.back()->stopping = client.get_token();
+      requests.back()->ticket.stopping = client.get_token();
       requests.push_back(Generate(next));
       Run(std::move(requests));
       EXPECT_EQ(gone.answers, 1);
@@ -173,8 +173,8 @@ TEST_F(EngineTest, ProgressOfAGenerationHasTheSecondsOfTheClock) {
   };
   std::vector<Progress> progress;
   RequestPtr request = Generate(outcome);
-  request->generation->token = [&progress, &of = *request](const GeneratedToken&, FinishReason finish) {
-    progress.push_back({of.queue_seconds, of.compute_seconds, of.batch_inputs, finish});
+  request->token = [&progress, &of = *request](const GeneratedToken&, FinishReason finish) {
+    progress.push_back({of.outcome.queue_seconds, of.outcome.compute_seconds, of.outcome.batch_inputs, finish});
   };
   RequestQueue queue({}, [this] { return now(); });
   Engine engine(queue, OneGeneration(), [] {});
@@ -221,13 +221,14 @@ TEST_F(EngineTest, UnderConsentARequestEndsInTimeWithTheSamplesThatHaveRun) {
   for (int64_t late = 0; late < 3 * layers; ++late) {
     Outcome outcome;
     RequestPtr request = Predict(outcome, now() + std::chrono::milliseconds(60));
-    request->arrival = now();
-    request->tokens = 18;
-    request->consent = {.given = true, .asked = 3, .samples = 3};
-    const std::vector<ModelInput> inputs = request->inputs;
+    request->ticket.arrival = now();
+    request->work.tokens = 18;
+    request->work.may_degrade = true;
+    request->forecast.samples = 3;
+    const std::vector<ModelInput> inputs = request->work.inputs;
     uint32_t given = 0;
     request->done = [&given, raw = request.get(), done = request->done](const absl::Status& status) {
-      given = raw->consent.samples;
+      given = raw->forecast.samples;
       done(status);
     };
     DuringCall(late);
@@ -250,25 +251,26 @@ TEST_F(EngineTest, PassThatEndsWithTheSamplesItHasDelaysNobody) {
   Engine engine(queue, OneGeneration(), [] {});
   Outcome outcome, next;
   RequestPtr request = Predict(outcome, now() + std::chrono::milliseconds(60));
-  request->arrival = now();
-  request->tokens = 18;
-  request->consent = {.given = true, .asked = 3, .samples = 3};
-  for (const ModelInput& input : request->inputs) {
-    request->demand += model_->costs->Expected(*model_->model, input);
+  request->ticket.arrival = now();
+  request->work.tokens = 18;
+  request->work.may_degrade = true;
+  request->forecast.samples = 3;
+  for (const ModelInput& input : request->work.inputs) {
+    request->forecast.demand += model_->costs->Expected(*model_->model, input);
   }
-  model_->costs->Observe(request->demand, 0.03);  // so that samples run one by one
-  request->predicted_seconds = model_->costs->Predict(request->demand);
+  model_->costs->Observe(request->forecast.demand, 0.03);  // so that samples run one by one
+  request->forecast.seconds = model_->costs->Predict(request->forecast.demand);
   RequestPtr hopeless = Predict(next, now() + std::chrono::seconds(60));
-  hopeless->predicted_seconds = 1000.0;  // only a server without other work tries it
+  hopeless->forecast.seconds = 1000.0;  // only a server without other work tries it
   absl::Status at_answer = absl::UnknownError("not asked");
   request->done = [&, answer = std::move(request->done)](const absl::Status& status) {
-    at_answer = queue.Check(*hopeless);
+    at_answer = queue.Check(hopeless->ticket, hopeless->forecast.seconds);
     answer(status);
   };
   DuringCall(0);  // 40 ms go by: no second sample fits
   ASSERT_TRUE(queue.Push(request).ok());
   for (int step = 0; step < 100 && outcome.answers == 0; ++step) {
-    EXPECT_TRUE(absl::IsDeadlineExceeded(queue.Check(*hopeless))) << step;
+    EXPECT_TRUE(absl::IsDeadlineExceeded(queue.Check(hopeless->ticket, hopeless->forecast.seconds))) << step;
     engine.RunOnce(false);
   }
   ASSERT_EQ(outcome.answers, 1);
@@ -304,9 +306,9 @@ TEST_F(EngineTest, ShortRequestGoesFirstBesideALongPass) {
   RequestQueue queue({}, [this] { return now(); });
   Engine engine(queue, OneGeneration(), [] {});
   RequestPtr request = Predict(long_one);
-  request->predicted_seconds = 10.0;
+  request->forecast.seconds = 10.0;
   model_->costs->Observe({1, 9, 100, 100}, 10.0);  // of what is left
-  request->demand = {1, 9, 100, 100};
+  request->forecast.demand = {1, 9, 100, 100};
   model_->metrics->CountValid(*request, 0.0);
   request->done = [&, done = request->done](const absl::Status& status) {
     EXPECT_EQ(short_one.answers, 1);
@@ -315,7 +317,7 @@ TEST_F(EngineTest, ShortRequestGoesFirstBesideALongPass) {
   ASSERT_TRUE(queue.Push(request).ok());
   backend_->CancelAfter(0, [&] {
     RequestPtr late = Predict(short_one);
-    late->predicted_seconds = 0.001;
+    late->forecast.seconds = 0.001;
     EXPECT_TRUE(queue.Push(late).ok());
     queue.Close();
   });
@@ -333,15 +335,15 @@ TEST(AliveTest, AClientMayCancelFiveMillisecondsBeforeItsDeadline) {
     return CancelledOrExpired(request, deadline - std::chrono::microseconds(early_us)).code();
   };
   EXPECT_EQ(code(0), absl::StatusCode::kOk) << "without a deadline";
-  request.deadline = deadline;
+  request.ticket.deadline = deadline;
   EXPECT_EQ(code(1), absl::StatusCode::kOk);
   EXPECT_EQ(code(0), absl::StatusCode::kDeadlineExceeded);
   std::stop_source client;
   client.request_stop();
-  request.stopping = client.get_token();
+  request.ticket.stopping = client.get_token();
   EXPECT_EQ(code(5001), absl::StatusCode::kCancelled);
   EXPECT_EQ(code(5000), absl::StatusCode::kDeadlineExceeded);
-  request.deadline = Time::max();
+  request.ticket.deadline = Time::max();
   EXPECT_EQ(code(0), absl::StatusCode::kCancelled);
 }
 
@@ -354,7 +356,7 @@ TEST_F(EngineTest, TheInputThatHasNoFiniteAnswerIsNamed) {
     RequestPtr request = MakeRequest(outcome);
     for (size_t i = 0; i < 3; ++i) {
       const std::vector<float> values(3 * columns, i == bad ? 3e38f : 0.25f);
-      request->inputs.emplace_back().sequences.push_back(
+      request->work.inputs.emplace_back().sequences.push_back(
           *model_->model->PrepareFeatures(3, columns, values, TruncateMode::kRefuse));
     }
     Run(std::move(request));
@@ -372,11 +374,11 @@ TEST_F(EngineTest, ResultsAreInTheOrderOfTheInputs) {
   RequestPtr request = MakeRequest(together);
   const std::vector<std::vector<int32_t>> texts = {{3, 1, 4}, {1, 5, 9, 2, 6}, {3, 1, 4}, {5}, {2, 7, 1, 8}, {4, 1, 3}};
   for (size_t i = 0; i < texts.size(); ++i) {
-    request->inputs.push_back(testing::MakeInput(*model_->model, texts[i]));
-    request->inputs.back().seed = i;
-    request->inputs.back().samples = 2;
+    request->work.inputs.push_back(testing::MakeInput(*model_->model, texts[i]));
+    request->work.inputs.back().seed = i;
+    request->work.inputs.back().samples = 2;
   }
-  const std::vector<ModelInput> inputs = request->inputs;
+  const std::vector<ModelInput> inputs = request->work.inputs;
   Run(std::move(request));
   ASSERT_TRUE(together.result.status.ok()) << together.result.status;
   ASSERT_EQ(together.result.results.size(), inputs.size());

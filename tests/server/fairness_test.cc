@@ -17,53 +17,55 @@ using std::chrono::seconds;
 
 RequestPtr Of(const std::string& principal, double predicted, Time deadline = Time::max()) {
   RequestPtr request = Taking(predicted, kDefaultPriority, deadline);
-  request->principal.name = principal;
+  request->ticket.principal.name = principal;
   return request;
 }
 
-RunningPass PassOf(const std::string& principal, double remaining) { return {kLevel, remaining, kStart, principal}; }
+RunningPass PassOf(const std::string& principal, double remaining) {
+  return {.level = kLevel, .principal = principal, .progress = {.remaining = remaining, .stepped = kStart}};
+}
 
 TEST(FairnessTest, PrincipalsShareALevelBySecondsWhateverTheySend) {
-  Scheduler scheduler({.max_requests = 1000, .max_delay = seconds(100)});
+  TestScheduler scheduler({.max_requests = 1000, .max_delay = seconds(100)});
   for (int i = 0; i < 300; ++i) Add(scheduler, Of("short", 0.01));
   for (int i = 0; i < 100; ++i) Add(scheduler, Of("long", 0.03));
   std::map<std::string, double> served;
   for (int i = 0; i < 160; ++i) {
-    const Turn turn = Next(scheduler, {}, {}, kStart);
-    const std::vector<RequestPtr> batch = scheduler.TakeBatch(turn.level, kStart);
+    Turn turn = Next(scheduler, {}, {}, kStart);
+    const std::vector<RequestPtr> batch = scheduler.TakeBatch(turn, kStart);
     ASSERT_EQ(batch.size(), 1u);
-    served[batch[0]->principal.name] += batch[0]->predicted_seconds;
-    scheduler.Charge(turn, batch[0]->predicted_seconds);
+    served[batch[0]->ticket.principal.name] += batch[0]->forecast.seconds;
+    scheduler.Charge(turn, batch[0]->forecast.seconds);
   }
   EXPECT_NEAR(served["short"], served["long"], 0.031);
 }
 
 TEST(FairnessTest, MatesOfABatchAreChargedTheirOwnShare) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   for (int i = 0; i < 4; ++i) Add(scheduler, Of("one", 0.001));
   Add(scheduler, Of("other", 0.001));
-  const Turn turn = Next(scheduler, {}, {}, kStart);
-  ASSERT_EQ(scheduler.TakeBatch(turn.level, kStart).size(), 5u);
+  Turn turn = Next(scheduler, {}, {}, kStart);
+  ASSERT_EQ(scheduler.TakeBatch(turn, kStart).size(), 5u);
   scheduler.Charge(turn, 0.005);
   Add(scheduler, Of("one", 0.006));
   const Request* next = Add(scheduler, Of("other", 0.006));
-  scheduler.SetRunning({});
+  scheduler.Run({});
   EXPECT_EQ(NextOf(scheduler), next) << "the one had four times as much";
 }
 
 TEST(FairnessTest, APassBeyondItsShareDelaysOthersByItsStepOnly) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   Next(scheduler, std::vector{PassOf("greedy", 1.0)}, {}, kStart);
   const Request* polite = Add(scheduler, Of("polite", 0.9));
-  const Turn turn = Next(scheduler, std::vector{PassOf("greedy", 1.0)}, {}, kStart);
+  Turn turn = Next(scheduler, std::vector{PassOf("greedy", 1.0)}, {}, kStart);
   ASSERT_EQ(turn.kind, Turn::kStart);
-  EXPECT_EQ(scheduler.TakeBatch(turn.level, kStart)[0].get(), polite);
+  EXPECT_EQ(scheduler.TakeBatch(turn, kStart)[0].get(), polite);
   Add(scheduler, Of("other", 1.1));
   EXPECT_EQ(Next(scheduler, std::vector{PassOf("greedy", 1.0)}, {}, kStart).kind, Turn::kStep) << "it ends first";
 }
 
 TEST(FairnessTest, NotEveryPrincipalHasAPassAtATime) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   std::vector<RunningPass> running;
   for (size_t i = 0; i < Scheduler::kMostPasses; ++i) running.push_back(PassOf(std::to_string(i), 1.0));
   Next(scheduler, running, {}, kStart);
@@ -74,7 +76,7 @@ TEST(FairnessTest, NotEveryPrincipalHasAPassAtATime) {
 }
 
 TEST(FairnessTest, OnlyTheShareOfOthersMakesARequestLate) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   for (int i = 0; i < 10; ++i) Add(scheduler, Of("greedy", 0.1));
   RequestPtr greedy = Of("greedy", 0.1, kStart + milliseconds(300));
   EXPECT_TRUE(absl::IsResourceExhausted(Push(scheduler, greedy)));
@@ -83,14 +85,14 @@ TEST(FairnessTest, OnlyTheShareOfOthersMakesARequestLate) {
   RequestPtr polite = Of("polite", 0.1, kStart + milliseconds(240));
   const Request* added = polite.get();
   ASSERT_TRUE(Push(scheduler, polite).ok());
-  EXPECT_NE(NextOf(scheduler), added);
-  scheduler.Charge({.kind = Turn::kStart, .level = kLevel}, 0.1);
-  scheduler.SetRunning({});
+  Turn turn = Next(scheduler, {}, {}, kStart);
+  EXPECT_NE(scheduler.TakeBatch(turn, kStart)[0].get(), added);
+  scheduler.Charge(turn, 0.1);
   EXPECT_EQ(NextOf(scheduler), added);
 }
 
 TEST(FairnessTest, TheNewestOfTheLargestPrincipalMakesRoomInAFullLine) {
-  Scheduler scheduler({.max_requests = 4});
+  TestScheduler scheduler({.max_requests = 4});
   const Request* newest = nullptr;
   for (int i = 0; i < 4; ++i) newest = Add(scheduler, Of("greedy", 0.1));
   RequestPtr polite = Of("polite", 0.1);
@@ -104,7 +106,7 @@ TEST(FairnessTest, TheNewestOfTheLargestPrincipalMakesRoomInAFullLine) {
 }
 
 TEST(FairnessTest, AFullLineIsNoRoomForALateRequest) {
-  Scheduler scheduler({.max_requests = 4});
+  TestScheduler scheduler({.max_requests = 4});
   for (int i = 0; i < 4; ++i) Add(scheduler, Of("greedy", 0.1));
   RequestPtr late = Of("polite", 0.1, kStart + milliseconds(150));
   EXPECT_TRUE(absl::IsResourceExhausted(Push(scheduler, late))) << "and nobody made room for it";
@@ -112,7 +114,7 @@ TEST(FairnessTest, AFullLineIsNoRoomForALateRequest) {
 }
 
 TEST(FairnessTest, AClientHoldsHalfOfTheLineWhileOthersWait) {
-  Scheduler scheduler({.max_requests = 6});
+  TestScheduler scheduler({.max_requests = 6});
   Add(scheduler, Of("polite", 0.1));
   for (int i = 0; i < 3; ++i) Add(scheduler, Of("greedy", 0.1));
   RequestPtr more = Of("greedy", 0.1);
@@ -123,32 +125,32 @@ TEST(FairnessTest, AClientHoldsHalfOfTheLineWhileOthersWait) {
 }
 
 TEST(FairnessTest, NewcomersDoNotStarveALongRequest) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   Add(scheduler, Of("long", 1.0));
   int before = 0;
   for (; before < 1000; ++before) {
     Add(scheduler, Of("short " + std::to_string(before), 0.1));
-    const Turn turn = Next(scheduler, {}, {}, kStart);
-    const std::vector<RequestPtr> batch = scheduler.TakeBatch(turn.level, kStart);
-    scheduler.Charge(turn, batch[0]->predicted_seconds);
-    if (batch[0]->predicted_seconds == 1.0) break;
+    Turn turn = Next(scheduler, {}, {}, kStart);
+    const std::vector<RequestPtr> batch = scheduler.TakeBatch(turn, kStart);
+    scheduler.Charge(turn, batch[0]->forecast.seconds);
+    if (batch[0]->forecast.seconds == 1.0) break;
   }
   EXPECT_LE(before, 20) << "after as much of others";
   EXPECT_GE(before, 9);
 }
 
 TEST(FairnessTest, GenerationsOfPrincipalsStartInTurn) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   const auto generation = [](const char* principal) {
     RequestPtr request = MakeGeneration();
-    request->principal.name = principal;
-    request->predicted_seconds = 1.0;
+    request->ticket.principal.name = principal;
+    request->forecast.seconds = 1.0;
     return request;
   };
   for (int i = 0; i < 3; ++i) Add(scheduler, generation("greedy"));
   Add(scheduler, generation("polite"));
   std::string order;
-  for (int i = 0; i < 4; ++i) order += scheduler.NextGeneration({1, 1})->principal.name[0];
+  for (int i = 0; i < 4; ++i) order += scheduler.NextGeneration({1, 1})->ticket.principal.name[0];
   EXPECT_EQ(order, "gpgg");
 }
 

@@ -32,7 +32,7 @@ class FitDeadlineTest : public ::testing::TestWithParam<double> {
     }
     model_->costs->Anchor();
     for (int i = 0; i < 300; ++i) {
-      const Demand demand = Make(Time::max()).demand;
+      const Demand demand = Make(Time::max()).forecast.demand;
       model_->costs->ObserveEdges(demand.tokens, demand.pairs, kDensity * demand.pairs);
       Run({1, demand.tokens, demand.pairs, kDensity * demand.pairs});
     }
@@ -47,12 +47,12 @@ class FitDeadlineTest : public ::testing::TestWithParam<double> {
   }
   Request Make(Time deadline) const {
     Request request;
-    request.model = model_;
-    request.deadline = deadline;
-    request.inputs.push_back(testing::MakeInput(*model_->model, testing::RandomTokens(48, 39, 1)));
-    request.tokens = 48;
-    request.consent.given = request.consent.fit = true;
-    PredictCost(request);
+    request.ticket.model = model_;
+    request.ticket.deadline = deadline;
+    request.work.inputs.push_back(testing::MakeInput(*model_->model, testing::RandomTokens(48, 39, 1)));
+    request.work.tokens = 48;
+    request.work.may_degrade = request.work.fits_deadline = true;
+    request.forecast = MakeForecast(*model_, request.work);
     return request;
   }
 
@@ -63,7 +63,7 @@ class FitDeadlineTest : public ::testing::TestWithParam<double> {
 
 TEST_P(FitDeadlineTest, MeetsDeadlinesWithEdgesNearTheMostThatMeetThem) {
   constexpr int kRequests = 2000;
-  const Demand own = Make(Time::max()).demand;
+  const Demand own = Make(Time::max()).forecast.demand;
   Demand least = own;
   least.edges /= 16;
   const double p99 = Seconds(least) * std::exp(2.33 * GetParam());
@@ -77,9 +77,9 @@ TEST_P(FitDeadlineTest, MeetsDeadlinesWithEdgesNearTheMostThatMeetThem) {
       Request request =
           Make(kNow + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(deadline)));
       LowerToDeadline(request, kWave, kNow);
-      EXPECT_LE(request.demand.edges, own.edges);
-      edges.push_back(request.demand.edges);
-      if (Run(request.demand) <= deadline) ++met;
+      EXPECT_LE(request.forecast.demand.edges, own.edges);
+      edges.push_back(request.forecast.demand.edges);
+      if (Run(request.forecast.demand) <= deadline) ++met;
     }
     std::nth_element(edges.begin(), edges.begin() + kRequests / 2, edges.end());
     EXPECT_GE(met, 0.99 * kRequests) << factor;

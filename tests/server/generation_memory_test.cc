@@ -40,7 +40,7 @@ class GenerationMemoryTest : public GenerationsTest {
   // Starts the request if there is room for it.
   bool StartIfRoom(RequestPtr request) {
     const GenerationRoom room = generations_->room();
-    if (room.generations == 0 || request->generation->cache_bytes.ahead > room.cache_bytes) return false;
+    if (room.generations == 0 || request->work.generation->cache_bytes.ahead > room.cache_bytes) return false;
     generations_->Start(std::move(request));
     return true;
   }
@@ -112,7 +112,7 @@ TEST_F(GenerationMemoryTest, AHigherLevelTakesMemoryOfOneThatStartedBefore) {
   Client low, high, waits;
   for (Client* client : {&low, &high}) {
     RequestPtr request = Request(*client, 60, 200);
-    request->priority = client == &low ? 3 : 1;
+    request->ticket.priority = client == &low ? 3 : 1;
     ASSERT_TRUE(StartIfRoom(std::move(request)));
     while (client->tokens.size() < 70) ASSERT_TRUE(Turn());  // three pages each
   }
@@ -135,8 +135,9 @@ TEST_F(GenerationMemoryTest, OneUnderABudgetTakesAllAtItsStartAndKeepsIt) {
   Client capped, grows;
   const auto request = [&](Client& client, double density) {
     RequestPtr made = Request(client, 10, 240);
-    made->generation->options.max_density = density;
-    made->generation->cache_bytes = CacheBytesOf(*model_->model, made->generation->prompt, made->generation->options);
+    made->work.generation->options.max_density = density;
+    made->work.generation->cache_bytes =
+        CacheBytesOf(*model_->model, made->work.generation->prompt, made->work.generation->options);
     return made;
   };
   ASSERT_TRUE(StartIfRoom(request(grows, 0.0)));
@@ -163,8 +164,8 @@ TEST_F(GenerationMemoryTest, ALayerOfPromptsTakesNoLongerThanAStep) {
   std::vector<Client> reads(8);
   const auto read = [&](size_t i, int32_t prompt) {
     RequestPtr request = Request(reads[i], prompt, 2, i);
-    request->generation->options.samples = i % 2 == 1 ? 3 : 1;
-    request->generation->options.attention = drawn;
+    request->work.generation->options.samples = i % 2 == 1 ? 3 : 1;
+    request->work.generation->options.attention = drawn;
     generations_->Start(std::move(request));
   };
   int64_t longest = 0, steps = 0;

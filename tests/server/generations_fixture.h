@@ -57,19 +57,18 @@ class GenerationsTest : public ::testing::Test {
 
   RequestPtr Request(Client& client, int32_t prompt, uint32_t tokens, uint64_t seed = 3) const {
     auto request = std::make_unique<server::Request>();
-    request->model = model_;
-    request->queued = now();
+    request->ticket.model = model_;
+    request->outcome.queued = now();
     request->done = [&client](const absl::Status& status) {
       ++client.ends;
       client.status = status;
     };
-    request->generation = std::make_unique<GenerationWork>();
-    GenerationWork& work = *request->generation;
+    GenerationWork& work = request->work.generation.emplace();
     work.prompt = *model_->model->Prepare(testing::RandomTokens(prompt, 20, seed), TruncateMode::kRefuse);
     work.options.max_new_tokens = tokens;
     work.cache_bytes = CacheBytesOf(*model_->model, work.prompt, work.options);
-    work.ready = [&client] { return client.reads; };
-    work.token = [&client](const GeneratedToken& token, FinishReason) { client.tokens.push_back(token.token_id); };
+    request->ready = [&client] { return client.reads; };
+    request->token = [&client](const GeneratedToken& token, FinishReason) { client.tokens.push_back(token.token_id); };
     return request;
   }
 

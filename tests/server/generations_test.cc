@@ -17,7 +17,7 @@ TEST_F(GenerationsTest, OneStepDecodesATokenOfAllThatAreReadyAndOfOneLevel) {
   std::vector<Client> clients(6);
   for (size_t i = 0; i < clients.size(); ++i) {
     RequestPtr request = Request(clients[i], 1 + static_cast<int32_t>(i), 5);
-    if (i == 4) request->priority = 3;
+    if (i == 4) request->ticket.priority = 3;
     clients[i].reads = i != 5;
     generations_->Start(std::move(request));
   }
@@ -71,7 +71,7 @@ TEST_F(GenerationsTest, PromptsThatFitBesideEachOtherRunInOneStep) {
   std::vector<Client> alone(3);
   const auto start = [&](Client& client, uint64_t seed) {
     RequestPtr request = Request(client, 18, 3, seed);
-    request->generation->options.samples = 2;  // else the prompts were short
+    request->work.generation->options.samples = 2;  // else the prompts were short
     generations_->Start(std::move(request));
   };
   for (const int prompts : {1, 2, 3}) {
@@ -97,8 +97,8 @@ TEST_F(GenerationsTest, AClientThatIsGoneLeavesTheStepOfPromptsToTheOthers) {
   std::stop_source stop;
   for (Client* client : {&alone, &gone, &stays}) {
     RequestPtr request = Request(*client, 18, 3, client == &gone ? 4 : 3);
-    request->generation->options.samples = 2;
-    if (client == &gone) request->stopping = stop.get_token();
+    request->work.generation->options.samples = 2;
+    if (client == &gone) request->ticket.stopping = stop.get_token();
     generations_->Start(std::move(request));
     if (client == &alone) RunUntilStalled();
   }
@@ -125,7 +125,7 @@ TEST_F(GenerationsTest, ATokenOfALargeModelTakesSeveralSteps) {
   std::stop_source stop;
   Start(reads, 1, kTokens);
   RequestPtr request = Request(gone, 1, kTokens, 4);
-  request->stopping = stop.get_token();
+  request->ticket.stopping = stop.get_token();
   generations_->Start(std::move(request));
   generations_->Step(kLevel);
   ASSERT_EQ(reads.tokens.size(), 1u) << "of what a token takes nothing was known";
@@ -137,7 +137,7 @@ TEST_F(GenerationsTest, ATokenOfALargeModelTakesSeveralSteps) {
   generations_->Update();
   EXPECT_EQ(gone.ends, 1);
   RequestPtr other = Request(urgent, 1, 1);
-  other->priority = 1;
+  other->ticket.priority = 1;
   generations_->Start(std::move(other));
   generations_->Step(0);
   while (urgent.ends == 0) generations_->Step(0);
@@ -196,7 +196,7 @@ TEST_F(GenerationsTest, AShortPromptThatIsHalfWayAsATokenEndsAsOne) {
   std::stop_source stop;
   Client gone;
   RequestPtr request = Request(gone, 40, 1);
-  request->stopping = stop.get_token();
+  request->ticket.stopping = stop.get_token();
   generations_->Start(std::move(request));
   Start(short_one, 5, 3);
   generations_->Step(kLevel);  // of the prompt
@@ -253,7 +253,7 @@ TEST_F(GenerationsTest, WhoReadsNothingForASecondGivesPlaceAndMemoryAwayAndGoesO
     RunUntilStalled();
     ASSERT_EQ(alone.tokens.size(), 18u);
 
-    const uint64_t bytes = Request(parked, 30, 18)->generation->cache_bytes.longest;
+    const uint64_t bytes = Request(parked, 30, 18)->work.generation->cache_bytes.longest;
     Make(1, memory_for_both ? 2 * bytes : bytes);
     Start(parked, 30, 18);
     while (parked.tokens.size() < 7) generations_->Step(kLevel);

@@ -149,7 +149,7 @@ TEST_F(GivenGraphTest, FutureKeysAndEmptyRowsAreTaken) {
   head.Clear();
   for (const uint32_t offset : {0, 0, 2, 2, 2}) head.add_row_offsets(offset);
   for (const uint32_t key : {0, 3}) head.add_keys(key);
-  const absl::StatusOr<Request> parsed = Validated(request_, *model_, WithGraphs());
+  const absl::StatusOr<Work> parsed = Validated(request_, *model_, WithGraphs());
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   const HeadEdges& given = parsed->inputs[0].graph->layers[1][1];
   EXPECT_EQ(given.row_offsets, (std::vector<int64_t>{0, 0, 2, 2, 2}));
@@ -161,7 +161,7 @@ TEST_F(GivenGraphTest, TheLargestMultiplicityIsTaken) {
   graph().mutable_layers()->RemoveLast();
   v1::Graph::Head& head = *graph().mutable_layers(0)->mutable_heads(1);
   for (int i = 0; i < head.keys_size(); ++i) head.add_multiplicities(1 << 20);
-  const absl::StatusOr<Request> parsed = Validated(request_, *multi, WithGraphs());
+  const absl::StatusOr<Work> parsed = Validated(request_, *multi, WithGraphs());
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->inputs[0].graph->layers[0][1].multiplicity, std::vector<int32_t>(7, 1 << 20));
 }

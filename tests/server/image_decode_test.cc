@@ -174,8 +174,8 @@ TEST_F(ImageReaderTest, MemoryIsHeldBeforeItIsTaken) {
   MemoryLedger little(needed - 1), enough(needed);
   MemoryHold of_little(little), of_enough(enough);
   const auto read = [&](MemoryHold& hold) {
-    const Request request{.memory = &hold, .apart = true};
-    RequestBounds bounds(request, [] { return absl::OkStatus(); });
+    const Ticket ticket{.memory = &hold, .apart = true};
+    RequestBounds bounds(ticket, [] { return absl::OkStatus(); });
     ImageReader reader(bounds);
     absl::Status status = reader.Read(bytes, *model_).status();
     EXPECT_EQ(hold.bytes(), status.ok() ? needed : 0u);

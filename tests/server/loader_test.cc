@@ -109,13 +109,13 @@ class LoaderTest : public ::testing::Test {
   // Computes a request of the version that serves, to its end.
   absl::Status Predict() {
     auto request = std::make_unique<Request>();
-    request->model = repository_.Resolve("m", 0).loaded;
-    request->tokens = request->cost = 4;
-    request->deadline = Time::max();
-    request->inputs.push_back(testing::MakeInput(*request->model->model, {1, 2, 3, 4}));
+    request->ticket.model = repository_.Resolve("m", 0).loaded;
+    request->work.tokens = request->work.cost = 4;
+    request->ticket.deadline = Time::max();
+    request->work.inputs.push_back(testing::MakeInput(*request->ticket.model->model, {1, 2, 3, 4}));
     const auto answer = std::make_shared<std::promise<absl::Status>>();
     request->done = [answer](const absl::Status& status) { answer->set_value(status); };
-    request->model->metrics->CountValid(*request, 0.0);
+    request->ticket.model->metrics->CountValid(*request, 0.0);
     const absl::Status status = queue_.Push(request);
     if (!status.ok()) return status;
     std::future<absl::Status> answered = answer->get_future();

@@ -71,21 +71,21 @@ TEST_F(MetricValuesTest, DurationsAreSummedInSeconds) {
   CountRequest(Rpc::kPredict, absl::StatusCode::kInvalidArgument, 2.0);
   CountLoad(true, 3.5);
   Request request;
-  request.priority = 1;
-  request.queue_seconds = 0.125;
-  request.compute_seconds = 32.0;
-  request.cancelled_seconds = 0.375;
+  request.ticket.priority = 1;
+  request.outcome.queue_seconds = 0.125;
+  request.outcome.compute_seconds = 32.0;
+  request.outcome.cancelled_seconds = 0.375;
   CountEnd(request, false);
-  request.cancelled_seconds = 0.0;
-  request.priority = 2;
-  request.queue_seconds = 0.25;
-  request.compute_seconds = 16.0;
+  request.outcome.cancelled_seconds = 0.0;
+  request.ticket.priority = 2;
+  request.outcome.queue_seconds = 0.25;
+  request.outcome.compute_seconds = 16.0;
   CountEnd(request, true, 0.03125);
-  request.queue_seconds = 4.0;
-  request.compute_seconds = 0.5;
+  request.outcome.queue_seconds = 4.0;
+  request.outcome.compute_seconds = 0.5;
   CountEnd(request, true);
-  request.priority = 3;
-  request.queue_seconds = 8.0;
+  request.ticket.priority = 3;
+  request.outcome.queue_seconds = 8.0;
   CountEnd(request, false);
   loaded_->CountValid(request, 0.0625);
   EXPECT_EQ(Of("request_duration_seconds_sum"), 2.25);
@@ -112,8 +112,8 @@ TEST_F(MetricValuesTest, BatchesAndQueuesAreCountedInTheirOwnUnits) {
   const uint64_t tokens[] = {100, 1000, 9, 11, 20, 7, 29};
   loaded_->ExpectShadow(of_model_->Event());
   for (size_t i = 0; i < requests.size(); ++i) {
-    requests[i].tokens = tokens[i];
-    requests[i].predicted_seconds = 0.5;
+    requests[i].work.tokens = tokens[i];
+    requests[i].forecast.seconds = 0.5;
     loaded_->CountValid(requests[i], 0.0);
   }
   EXPECT_EQ(Of("queue_requests"), 7);
@@ -233,20 +233,20 @@ TEST(GenerationValuesTest, TokensAndGenerationsCountWhatTheySay) {
   row.edges = 2.5;  // of each of two samples
   row.pairs = 12;
   Request request;
-  request.tokens = 9;
-  request.generation = std::make_unique<GenerationWork>();
-  request.generation->options.samples = 2;
+  request.work.tokens = 9;
+  request.work.generation.emplace();
+  request.work.generation->options.samples = 2;
   for (const double seconds : {0.5, 0.125, 0.25}) {
     loaded->CountToken(request, row, seconds);
-    ++request.generation->sent;
+    ++request.outcome.generated.tokens;
   }
-  request.generation->utilization = 0.75;
-  request.generation->capped = true;
+  request.outcome.generated.utilization = 0.75;
+  request.outcome.generated.capped = true;
   loaded->CountEnd(of_model->Event(), request, true, 0.0);
-  request.tokens = 2;
-  request.generation->options.samples = 4;
-  request.generation->utilization = -1.0;
-  request.generation->capped = false;
+  request.work.tokens = 2;
+  request.work.generation->options.samples = 4;
+  request.outcome.generated.utilization = -1.0;
+  request.outcome.generated.capped = false;
   loaded->CountEnd(of_model->Event(), request, true, 0.0);
   EXPECT_EQ(value("first_token_duration_seconds_sum"), 0.5);
   EXPECT_EQ(value("first_token_duration_seconds_count"), 1);
@@ -283,7 +283,7 @@ TEST_F(MetricValuesTest, EveryRejectionCountsUnderItsOwnLabel) {
 TEST_F(MetricValuesTest, RequestsWithABudgetAreCounted) {
   for (const BudgetKind kind : {BudgetKind::kNone, BudgetKind::kEdges, BudgetKind::kDensity, BudgetKind::kDensity}) {
     Request request;
-    request.budget = kind;
+    request.work.budget = kind;
     loaded_->CountValid(request, 0.0);
   }
   EXPECT_EQ(Of("edge_budget_requests_total"), 3);

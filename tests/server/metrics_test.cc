@@ -181,7 +181,7 @@ TEST_F(MetricsTest, RemovedVersionHoldsNoMemoryAndHasNoInfo) {
 
 TEST_F(MetricsTest, LoadingAgainKeepsTheNumbers) {
   Request request;
-  request.budget = BudgetKind::kEdges;
+  request.work.budget = BudgetKind::kEdges;
   const std::shared_ptr<ModelMetrics> model = metrics_.ForModel("m", 1);
   std::unique_ptr<LoadedMetrics> loaded = Load(model);
   loaded->CountValid(request, 0.0);
@@ -204,15 +204,15 @@ TEST_F(MetricsTest, SeriesLeaveWithTheLastThatRecordsAndComeBackAtZero) {
   loaded = Load(model);
   const size_t with = Lines(metrics_.Render());
   Request request;
-  request.metrics = model;
+  request.ticket.metrics = model;
   loaded->CountValid(request, 0.0);
   model->Removed();
   model.reset();
   EXPECT_EQ(Value(metrics_.Render(), R"(edgewise_requests_in_flight{model="m",version="1"})"), 1.0);
-  CountRequest(request.metrics, absl::StatusCode::kOk);
+  CountRequest(request.ticket.metrics, absl::StatusCode::kOk);
   EXPECT_EQ(Value(metrics_.Render(), requests), 1.0);
-  EXPECT_EQ(metrics_.ForModel("m", 1), request.metrics) << "it came back before";
-  CountRequest(request.metrics, absl::StatusCode::kOk);
+  EXPECT_EQ(metrics_.ForModel("m", 1), request.ticket.metrics) << "it came back before";
+  CountRequest(request.ticket.metrics, absl::StatusCode::kOk);
   loaded.reset();
   request = Request();
   EXPECT_EQ(Value(metrics_.Render(), requests), 2.0) << "the last page";
@@ -285,9 +285,9 @@ TEST_F(MetricsTest, PageShowsWholeEvents) {
   for (int t = 0; t < 2; ++t) {
     recorders.emplace_back([&] {
       Request request;
-      request.priority = 1;
-      request.tokens = 4;
-      request.cancelled_seconds = 1.0;
+      request.ticket.priority = 1;
+      request.work.tokens = 4;
+      request.outcome.cancelled_seconds = 1.0;
       while (!over) {
         loaded->CountValid(request, 0.0);
         Request* const started[] = {&request};

@@ -38,15 +38,16 @@ class PassesTest : public ::testing::Test {
   // One input whose one layer is predicted to take so long.
   RequestPtr Make(double seconds) {
     auto request = std::make_unique<Request>();
-    request->model = model_;
-    request->inputs.push_back(testing::MakeInput(*model_->model, testing::RandomTokens(kTokens, 49, 1)));
-    request->demand = {1, kTokens, 1e6, 1e5};
-    request->tokens = request->cost = kTokens;
+    request->ticket.model = model_;
+    request->work.inputs.push_back(testing::MakeInput(*model_->model, testing::RandomTokens(kTokens, 49, 1)));
+    request->forecast.demand = {1, kTokens, 1e6, 1e5};
+    request->forecast.samples = 1;
+    request->work.tokens = request->work.cost = kTokens;
     request->done = [this, raw = request.get()](const absl::Status& status) {
       ASSERT_TRUE(status.ok()) << status;
-      results_.push_back(std::move(raw->results[0]));
+      results_.push_back(std::move(raw->outcome.results[0]));
     };
-    for (int i = 0; i < 200; ++i) model_->costs->Observe(request->demand, seconds);
+    for (int i = 0; i < 200; ++i) model_->costs->Observe(request->forecast.demand, seconds);
     model_->metrics->CountValid(*request, 0.0);
     return request;
   }
@@ -55,11 +56,12 @@ class PassesTest : public ::testing::Test {
     RequestQueue queue({});
     Answers answers;
     Passes passes(queue, answers, std::chrono::milliseconds(20));
+    const uint64_t number = queue.Started({});
     std::vector<RequestPtr> requests;
     requests.push_back(std::move(request));
-    passes.Start(std::move(requests));
+    passes.Start(std::move(requests), number);
     int steps = 0;
-    for (; !passes.empty(); ++steps) passes.Step(0, share);
+    for (; !passes.empty(); ++steps) passes.Step(number, share);
     return steps;
   }
 
@@ -99,13 +101,13 @@ class ExpectedPassesTest : public PassesTest {
   // Predicted and pushed. `done` gets its status.
   void Push(int32_t tokens, bool expected, Time deadline, std::function<void(const absl::Status&)> done) {
     auto request = std::make_unique<Request>();
-    request->model = model_;
-    request->inputs.push_back(testing::MakeInput(*model_->model, testing::RandomTokens(tokens, 49, 1)));
-    request->inputs[0].wanted.expected = expected;
-    request->tokens = request->cost = tokens;
-    request->deadline = deadline;
+    request->ticket.model = model_;
+    request->work.inputs.push_back(testing::MakeInput(*model_->model, testing::RandomTokens(tokens, 49, 1)));
+    request->work.inputs[0].wanted.expected = expected;
+    request->work.tokens = request->work.cost = tokens;
+    request->ticket.deadline = deadline;
     request->done = std::move(done);
-    PredictCost(*request);
+    request->forecast = MakeForecast(*model_, request->work);
     model_->metrics->CountValid(*request, 0.0);
     ASSERT_TRUE(queue_.Push(request).ok());
   }
@@ -165,7 +167,7 @@ TEST_F(ExpectedPassesTest, ADeadlineEndsThemAtTheNextTurn) {
 // It runs as predicted, and says how long what was predicted took.
 TEST_F(PassesTest, ARequestOfOneSampleHasNothingToGiveUp) {
   RequestPtr request = Make(0.002);
-  request->consent.given = true;
+  request->work.may_degrade = true;
   EXPECT_EQ(StepsOf(std::move(request), 0.5), 1);
   EXPECT_THAT(metrics_.Render(),
               ::testing::HasSubstr("edgewise_measured_over_predicted_ratio_count{model=\"long\",version=\"1\"} 1\n"));

@@ -119,14 +119,14 @@ TEST(PreparationThreadsTest, OneThatHasManyGivesWayWhereTheLineIsFull) {
 
 TEST(RequestBoundsTest, ManyPiecesAreForAnotherThreadAndThereOnlyTheClientEndsThem) {
   absl::Status wanted;
-  Request request;
-  RequestBounds here(request, [&] { return wanted; });
+  Ticket ticket;
+  RequestBounds here(ticket, [&] { return wanted; });
   int pieces = 0;
   while (here.Continue().ok()) ASSERT_LT(++pieces, 100);
   EXPECT_GT(pieces, 0);
   EXPECT_TRUE(here.exceeded());
-  request.apart = true;
-  RequestBounds apart(request, [&] { return wanted; });
+  ticket.apart = true;
+  RequestBounds apart(ticket, [&] { return wanted; });
   for (int i = 0; i < 1000; ++i) ASSERT_TRUE(apart.Continue().ok());
   wanted = absl::CancelledError("gone");
   EXPECT_EQ(apart.Continue(), wanted);
@@ -136,8 +136,8 @@ TEST(RequestBoundsTest, ManyPiecesAreForAnotherThreadAndThereOnlyTheClientEndsTh
 TEST(RequestBoundsTest, BytesAreThoseOfTheRequest) {
   MemoryLedger ledger(100);
   MemoryHold hold(ledger);
-  Request request{.memory = &hold};
-  RequestBounds bounds(request, [] { return absl::OkStatus(); });
+  const Ticket ticket{.memory = &hold};
+  RequestBounds bounds(ticket, [] { return absl::OkStatus(); });
   EXPECT_TRUE(bounds.Reserve(70).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(bounds.Reserve(31)));
   EXPECT_TRUE(bounds.Reserve(30).ok());
@@ -185,7 +185,7 @@ class ApartTest : public ::testing::Test {
     handler_.preparations().Start("p", held.work());
     EXPECT_TRUE(held.Begins());
   }
-  Request RequestTo(End& end) {
+  Ticket RequestTo(End& end) {
     return {.principal = {"p"}, .reply = [&end](const absl::Status& status) { end.Set(status); }};
   }
 
@@ -222,7 +222,7 @@ TEST_F(ApartTest, WhatNobodyWaitsForIsNotPrepared) {
   End late, cancelled;
   std::stop_source stop;
   stop.request_stop();
-  Request of_late = RequestTo(late), of_cancelled = RequestTo(cancelled);
+  Ticket of_late = RequestTo(late), of_cancelled = RequestTo(cancelled);
   of_late.deadline = now_;
   of_cancelled.stopping = stop.get_token();
   handler_.Start(Message("no image"), std::move(of_late));  // decoded, it would be INVALID_ARGUMENT

@@ -29,12 +29,12 @@ struct Answers {
 
   RequestPtr Make(Time deadline = Time::max(), double predicted = 0.0) {
     auto request = std::make_unique<Request>();
-    request->predicted_seconds = predicted;
-    request->cost = 1;
-    request->deadline = deadline;
+    request->forecast.seconds = predicted;
+    request->work.cost = 1;
+    request->ticket.deadline = deadline;
     request->done = [this, raw = request.get()](const absl::Status& status) {
       last = status;
-      queue_seconds = raw->queue_seconds;
+      queue_seconds = raw->outcome.queue_seconds;
       ++count;
     };
     return request;
@@ -47,11 +47,18 @@ struct Answers {
   }
 };
 
-// Nothing runs, and so many generations may.
-Running Room(size_t generations, uint64_t cache_bytes) {
-  Running running;
-  running.room = {generations, cache_bytes};
-  return running;
+// Nothing runs, and this many generations may.
+UnderWay Room(size_t generations, uint64_t cache_bytes) {
+  UnderWay under_way;
+  under_way.room = {generations, cache_bytes};
+  return under_way;
+}
+
+// Does with a batch what the engine does, as far as the queue is told.
+Assignment Next(RequestQueue& queue, Wait wait = Wait::kForWork, const UnderWay& under_way = {}) {
+  Assignment next = queue.Next(wait, under_way);
+  if (next.turn.kind == Turn::kStart) queue.Ended(next.turn.pass);
+  return next;
 }
 
 TEST(RequestQueueTest, JobsGoBeforeRequests) {
@@ -62,9 +69,9 @@ TEST(RequestQueueTest, JobsGoBeforeRequests) {
     ASSERT_TRUE(answers.Push(queue).ok());
     std::jthread waiting([&] { EXPECT_TRUE(queue.RunOnEngine([] { return absl::OkStatus(); }).ok()); });
     std::this_thread::sleep_for(std::chrono::milliseconds(patience));
-    Work first = queue.Next();
+    Assignment first = Next(queue);
     before = first.job != nullptr;
-    const Work second = queue.Next();
+    const Assignment second = Next(queue);
     (before ? first : second).job();
     EXPECT_EQ((before ? second : first).batch.size(), 1u);
   }
@@ -80,7 +87,7 @@ TEST(RequestQueueTest, JobHasItsStatusAndNoneIsTakenOnceTheQueueIsClosed) {
       return absl::InternalError("broken");
     })));
   });
-  queue.Next().job();
+  Next(queue).job();
   waiting.join();
   EXPECT_EQ(ran, 1);
   queue.Close();
@@ -93,36 +100,41 @@ TEST(RequestQueueTest, JobsRunWhenRequestsHaveBeenCancelled) {
   Answers refused;
   EXPECT_TRUE(absl::IsUnavailable(refused.Push(queue)));
   std::jthread waiting([&] { EXPECT_TRUE(queue.RunOnEngine([] { return absl::OkStatus(); }).ok()); });
-  queue.Next().job();
+  Next(queue).job();
 }
 
 TEST(RequestQueueTest, ALoanIsGivenForABriefRequestWhileTheEngineWaitsAndHasNothingElse) {
   constexpr double kBrief = RequestQueue::kLoanSeconds;
   RequestQueue queue({});
   Answers answers;
-  const auto lent = [&](double seconds) {
-    bool lent = false;
+  bool taken = false;
+  queue.Lend([&taken] { taken = true; });
+  const auto lent = [&](double seconds, bool alone = true) {
+    taken = false;
     RequestPtr request = answers.Make(Time::max(), seconds);
-    EXPECT_TRUE(queue.Push(request, &lent).ok());
-    return lent;
+    request->ticket.alone = alone;
+    EXPECT_TRUE(queue.Push(request).ok());
+    return taken;
   };
   EXPECT_FALSE(lent(kBrief)) << "no engine waits";
-  EXPECT_EQ(queue.Next().batch.size(), 1u);
+  EXPECT_EQ(Next(queue).batch.size(), 1u);
   std::atomic<int> works = 0;
   std::jthread engine([&] {
-    while (!queue.Next().closed) ++works;
+    while (!Next(queue).closed) ++works;
   });
   // Not faster: what is pushed before the engine runs would fill the queue.
   while (!lent(kBrief)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const int before = works;
   EXPECT_FALSE(lent(kBrief)) << "there is a loan already";
-  while (queue.HasMore()) queue.Next(Wait::kNot);
+  while (queue.HasMore()) Next(queue, Wait::kNot);
   EXPECT_EQ(works, before) << "the engine waits meanwhile";
-  queue.GiveBack({}, false);
+  queue.GiveBack(false);
+  EXPECT_FALSE(lent(kBrief, false)) << "others call";
+  while (queue.HasMore()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_FALSE(lent(2 * kBrief));
   EXPECT_FALSE(lent(0.0)) << "nothing is known of the model";
   queue.Close();
-  queue.GiveBack({}, false);  // so that the engine ends where one of these was lent
+  queue.GiveBack(false);  // so that the engine ends where one of these was lent
 }
 
 TEST(RequestQueueTest, RequestThatExpiresWaitingEndsOnceAndIsNeverComputed) {
@@ -132,7 +144,7 @@ TEST(RequestQueueTest, RequestThatExpiresWaitingEndsOnceAndIsNeverComputed) {
   ASSERT_TRUE(late.Push(queue, clock.at(1500)).ok());
   ASSERT_TRUE(live.Push(queue).ok());
   clock.milliseconds = 1500;
-  Work work = queue.Next();
+  Assignment work = Next(queue);
   ASSERT_EQ(work.batch.size(), 1u);
   work.batch[0]->done(absl::OkStatus());
   EXPECT_EQ(live.count, 1);
@@ -160,12 +172,11 @@ TEST(RequestQueueTest, RequestsExpireWhileTheEngineIsBusy) {
   RequestQueue queue({}, clock.read());
   Answers late;
   ASSERT_TRUE(late.Push(queue, clock.at(1100)).ok());
-  Running busy;
-  busy.passes.push_back({kDefaultPriority - 1, 0.0, clock.at(1000)});
-  EXPECT_EQ(queue.Next(Wait::kNot, busy).turn.kind, Turn::kStep);
+  queue.Started({.level = kDefaultPriority - 1, .progress = {.stepped = clock.at(1000)}});
+  EXPECT_EQ(Next(queue, Wait::kNot).turn.kind, Turn::kStep);
   EXPECT_EQ(late.count, 0);
   clock.milliseconds = 1101;
-  EXPECT_EQ(queue.Next(Wait::kNot, busy).turn.kind, Turn::kStep);
+  EXPECT_EQ(Next(queue, Wait::kNot).turn.kind, Turn::kStep);
   EXPECT_EQ(late.count, 1);
 }
 
@@ -173,20 +184,11 @@ TEST(RequestQueueTest, RequestsExpireWhileTheEngineIsBusy) {
 TEST(RequestQueueTest, PassesThatHaveEndedDelayNobody) {
   FakeClock clock;
   RequestQueue queue({}, clock.read());
-  Running busy;
-  busy.passes.push_back({kDefaultPriority - 1, 100.0, clock.at(1000)});
-  queue.Next(Wait::kNot, busy);
+  const uint64_t busy = queue.Started({.level = kDefaultPriority - 1, .progress = {100.0, 0.0, clock.at(1000)}});
   Answers refused, taken;
   EXPECT_TRUE(absl::IsResourceExhausted(refused.Push(queue, Time::max(), 50.0)));
-  std::thread engine([&] { EXPECT_EQ(queue.Next().batch.size(), 1u); });
-  absl::Status status = absl::UnknownError("not tried");
-  for (int tries = 0; tries < 5000 && !status.ok(); ++tries) {  // until the engine waits
-    status = taken.Push(queue, Time::max(), 50.0);
-    if (!status.ok()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  EXPECT_TRUE(status.ok()) << status;
-  queue.Close();
-  engine.join();
+  queue.Ended(busy);
+  EXPECT_TRUE(taken.Push(queue, Time::max(), 50.0).ok());
 }
 
 TEST(RequestQueueTest, CloseServesWhatWaitsAndRefusesTheRest) {
@@ -195,8 +197,8 @@ TEST(RequestQueueTest, CloseServesWhatWaitsAndRefusesTheRest) {
   ASSERT_TRUE(waiting.Push(queue).ok());
   queue.Close();
   EXPECT_TRUE(absl::IsUnavailable(refused.Push(queue)));
-  EXPECT_EQ(queue.Next().batch.size(), 1u);
-  EXPECT_TRUE(queue.Next().end());
+  EXPECT_EQ(Next(queue).batch.size(), 1u);
+  EXPECT_TRUE(Next(queue).end());
 }
 
 TEST(RequestQueueTest, CancelAllEndsWhatWaits) {
@@ -209,7 +211,7 @@ TEST(RequestQueueTest, CancelAllEndsWhatWaits) {
   EXPECT_GT(RetryDelay(waiting.last), 0.0);
   EXPECT_TRUE(queue.cancelled());
   queue.Close();
-  EXPECT_TRUE(queue.Next().end());
+  EXPECT_TRUE(Next(queue).end());
 }
 
 TEST(RequestQueueTest, EveryRequestOfManyThreadsEndsExactlyOnce) {
@@ -217,7 +219,7 @@ TEST(RequestQueueTest, EveryRequestOfManyThreadsEndsExactlyOnce) {
   RequestQueue queue({.max_requests = 64});
   std::atomic<int> accepted = 0, refused = 0, answered = 0;
   std::thread engine([&] {
-    for (Work work = queue.Next(); !work.end(); work = queue.Next()) {
+    for (Assignment work = Next(queue); !work.end(); work = Next(queue)) {
       for (const RequestPtr& request : work.batch) request->done(absl::OkStatus());
     }
   });
@@ -226,9 +228,9 @@ TEST(RequestQueueTest, EveryRequestOfManyThreadsEndsExactlyOnce) {
     clients.emplace_back([&, t] {
       for (int i = 0; i < kRequests; ++i) {
         auto made = std::make_unique<Request>();
-        made->cost = 1;
+        made->work.cost = 1;
         std::stop_source client;
-        made->stopping = client.get_token();
+        made->ticket.stopping = client.get_token();
         made->done = [&answered](const absl::Status&) { ++answered; };
         if (queue.Push(made).ok()) {
           ++accepted;
@@ -250,11 +252,11 @@ TEST(RequestQueueTest, NextGivesAGenerationOnlyWhereThereIsRoom) {
   RequestQueue queue({});
   Answers request, generation;
   RequestPtr waiting = generation.Make();
-  waiting->generation = std::make_unique<GenerationWork>();
+  waiting->work.generation.emplace();
   ASSERT_TRUE(queue.Push(waiting).ok());
-  EXPECT_TRUE(queue.Next(Wait::kNot, Room(0, 100)).none());
+  EXPECT_TRUE(Next(queue, Wait::kNot, Room(0, 100)).none());
   ASSERT_TRUE(request.Push(queue).ok());
-  const Work work = queue.Next(Wait::kForWork, Room(1, 100));
+  const Assignment work = Next(queue, Wait::kForWork, Room(1, 100));
   EXPECT_NE(work.generation, nullptr);
   EXPECT_EQ(work.batch.size(), 1u);
   EXPECT_FALSE(work.end());
@@ -262,12 +264,12 @@ TEST(RequestQueueTest, NextGivesAGenerationOnlyWhereThereIsRoom) {
 
 TEST(RequestQueueTest, WaitForAClientEndsByItselfOrWhenItIsWoken) {
   RequestQueue queue({});
-  EXPECT_TRUE(queue.Next(Wait::kAWhile).none());
+  EXPECT_TRUE(Next(queue, Wait::kAWhile).none());
   std::atomic<bool> over = false;
   std::thread waker([&] {
     while (!over) queue.Wake();
   });
-  for (int i = 0; i < 100; ++i) EXPECT_TRUE(queue.Next(Wait::kAWhile).none());
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(Next(queue, Wait::kAWhile).none());
   over = true;
   waker.join();
 }
@@ -275,10 +277,10 @@ TEST(RequestQueueTest, WaitForAClientEndsByItselfOrWhenItIsWoken) {
 TEST(RequestQueueTest, ClosedQueueWaitsForGenerationsThatRun) {
   RequestQueue queue({});
   queue.Close();
-  const Work work = queue.Next(Wait::kNot, Room(1, 1));
+  const Assignment work = Next(queue, Wait::kNot, Room(1, 1));
   EXPECT_TRUE(work.none());
   EXPECT_TRUE(work.closed);
-  EXPECT_TRUE(queue.Next(Wait::kAWhile, Room(1, 1)).end());
+  EXPECT_TRUE(Next(queue, Wait::kAWhile, Room(1, 1)).end());
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 TEST(SchedulerTest, RequestsOfALevelGoInOrderOfArrival) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   const Request* first = Add(scheduler, MakeRequest());
   const Request* second = Add(scheduler, MakeRequest());
   EXPECT_EQ(NextOf(scheduler), first);
@@ -25,7 +25,7 @@ TEST(SchedulerTest, RequestsOfALevelGoInOrderOfArrival) {
 }
 
 TEST(SchedulerTest, PriorityOneGoesFirstAndThreeLast) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   const Request* last = Add(scheduler, MakeRequest(1, 3));
   const Request* middle = Add(scheduler, MakeRequest(1, 2));
   const Request* first = Add(scheduler, MakeRequest(1, 1));
@@ -35,12 +35,12 @@ TEST(SchedulerTest, PriorityOneGoesFirstAndThreeLast) {
 }
 
 TEST(SchedulerTest, TakeEndedRemovesExactlyTheEndedAndKeepsTheOrder) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   std::stop_source client;
   const Request* first = Add(scheduler, MakeRequest(1));
   const Request* late = Add(scheduler, MakeRequest(2, 2, kStart + seconds(1)));
   RequestPtr cancellable = MakeRequest(4);
-  cancellable->stopping = client.get_token();
+  cancellable->ticket.stopping = client.get_token();
   const Request* cancelled = Add(scheduler, std::move(cancellable));
   const Request* last = Add(scheduler, MakeRequest(8));
   EXPECT_TRUE(scheduler.TakeEnded(kStart + milliseconds(999)).empty());
@@ -57,7 +57,7 @@ TEST(SchedulerTest, TakeEndedRemovesExactlyTheEndedAndKeepsTheOrder) {
 }
 
 TEST(SchedulerTest, GenerationsAndRequestsWaitInLinesOfTheirOwn) {
-  Scheduler scheduler({.max_requests = 2});
+  TestScheduler scheduler({.max_requests = 2});
   const Request* generation = Add(scheduler, MakeGeneration());
   Add(scheduler, MakeGeneration());
   RequestPtr third = MakeGeneration();
@@ -75,7 +75,7 @@ TEST(SchedulerTest, GenerationsAndRequestsWaitInLinesOfTheirOwn) {
 }
 
 TEST(SchedulerTest, GenerationStartsWhenThereIsRoomAndNoneOvertakesItButByPriority) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   const Request* large = Add(scheduler, MakeGeneration(100));
   const Request* small = Add(scheduler, MakeGeneration(1));
   EXPECT_EQ(scheduler.NextGeneration({0, 1000}), nullptr);
@@ -90,10 +90,10 @@ TEST(SchedulerTest, GenerationStartsWhenThereIsRoomAndNoneOvertakesItButByPriori
 }
 
 TEST(SchedulerTest, CancelledGenerationsAreTakenOut) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   RequestPtr request = MakeGeneration();
   std::stop_source client;
-  request->stopping = client.get_token();
+  request->ticket.stopping = client.get_token();
   Add(scheduler, std::move(request));
   client.request_stop();
   const std::vector<EndedRequest> dead = scheduler.TakeEnded(kStart);
@@ -103,22 +103,22 @@ TEST(SchedulerTest, CancelledGenerationsAreTakenOut) {
 }
 
 TEST(SchedulerTest, ARequestStartsBesideAPassOfFourTimesItsLength) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   Add(scheduler, Taking(0.11));
   const Request* shorter = Add(scheduler, Taking(0.1));
   const std::vector<RunningPass> running = {Pass(1.0), Pass(0.4)};
-  const Turn turn = Next(scheduler, running, {}, kStart);
+  Turn turn = Next(scheduler, running, {}, kStart);
   ASSERT_EQ(turn.kind, Turn::kStart);
-  const std::vector<RequestPtr> batch = scheduler.TakeBatch(turn.level, kStart);
+  const std::vector<RequestPtr> batch = scheduler.TakeBatch(turn, kStart);
   ASSERT_EQ(batch.size(), 1u);
   EXPECT_EQ(batch[0].get(), shorter) << "the first waits: 0.11 s are more than a quarter";
   const Turn next = Next(scheduler, running, {}, kStart);
   EXPECT_EQ(next.kind, Turn::kStep);
-  EXPECT_EQ(next.pass, 1u) << "the latest";
+  EXPECT_EQ(scheduler.IndexOf(next), 1u) << "the latest";
 }
 
 TEST(SchedulerTest, WhereNothingIsKnownOfAModelRequestsGoOneByOne) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   Add(scheduler, MakeRequest());
   EXPECT_EQ(Next(scheduler, std::vector{Pass(1.0)}, {}, kStart).kind, Turn::kStep);
   Add(scheduler, MakeRequest());
@@ -126,15 +126,15 @@ TEST(SchedulerTest, WhereNothingIsKnownOfAModelRequestsGoOneByOne) {
 }
 
 TEST(SchedulerTest, APassSetAsideGetsAStepEveryPatience) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   const Time now = kStart + Scheduler::kPatience;
   const std::vector<RunningPass> running = {Pass(1.0, kLevel, kStart), Pass(0.1, kLevel, now)};
-  EXPECT_EQ(Next(scheduler, running, {}, now - milliseconds(1)).pass, 1u);
-  EXPECT_EQ(Next(scheduler, running, {}, now).pass, 0u);
+  EXPECT_EQ(scheduler.IndexOf(Next(scheduler, running, {}, now - milliseconds(1))), 1u);
+  EXPECT_EQ(scheduler.IndexOf(Next(scheduler, running, {}, now)), 0u);
 }
 
 TEST(SchedulerTest, LevelsWithWorkShareTheDeviceByWeight) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   const std::vector<RunningPass> running = {Pass(1.0, 0), Pass(1.0, 1), Pass(1.0, 2)};
   PerLevel<double> seconds = {};
   for (int step = 0; step < 1300; ++step) {
@@ -149,7 +149,7 @@ TEST(SchedulerTest, LevelsWithWorkShareTheDeviceByWeight) {
 }
 
 // Of 50, beside the level above, which has four times its weight.
-int TurnsOfTheLowest(Scheduler& scheduler) {
+int TurnsOfTheLowest(TestScheduler& scheduler) {
   const std::vector<RunningPass> both = {Pass(1.0, 1), Pass(1.0, 2)};
   int turns = 0;
   for (int step = 0; step < 50; ++step) {
@@ -161,20 +161,20 @@ int TurnsOfTheLowest(Scheduler& scheduler) {
 }
 
 TEST(SchedulerTest, AnIdleLevelSavesNothingUp) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   for (int step = 0; step < 100; ++step) scheduler.Charge(Next(scheduler, std::vector{Pass(1.0, 2)}, {}, kStart), 0.1);
   EXPECT_NEAR(TurnsOfTheLowest(scheduler), 10, 2);
 }
 
 TEST(SchedulerTest, ALevelThatBeginsOnAnIdleServerIsNotOwedWhatOthersHadBefore) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   for (int step = 0; step < 100; ++step) scheduler.Charge(Next(scheduler, std::vector{Pass(1.0, 1)}, {}, kStart), 1.0);
   scheduler.Charge(Next(scheduler, std::vector{Pass(1.0, 2)}, {}, kStart), 0.01);
   EXPECT_NEAR(TurnsOfTheLowest(scheduler), 10, 2);
 }
 
 TEST(SchedulerTest, RequestsAndGenerationsOfALevelGetEqualTimes) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   const std::vector<RunningPass> running = {Pass(1.0)};
   PerLevel<bool> generations = {};
   generations[kLevel] = true;
@@ -193,11 +193,11 @@ TEST(SchedulerTest, RequestsOfOneModelGoTogetherWhereTheyAreShort) {
   const auto of = [](const auto& owner) {
     return std::shared_ptr<const LoadedModel>(owner, reinterpret_cast<const LoadedModel*>(owner.get()));
   };
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   std::vector<const Request*> own;
   for (int i = 0; i < 12; ++i) {
     RequestPtr request = Taking(0.0006);
-    request->model = of(i % 4 == 3 ? other : model);
+    request->ticket.model = of(i % 4 == 3 ? other : model);
     const Request* added = Add(scheduler, std::move(request));
     if (i % 4 != 3) own.push_back(added);
   }
@@ -209,7 +209,7 @@ TEST(SchedulerTest, RequestsOfOneModelGoTogetherWhereTheyAreShort) {
 }
 
 TEST(SchedulerTest, ABatchHasAtMostAsManyRequestsAsMayGoTogether) {
-  Scheduler scheduler({.max_batch = 3});
+  TestScheduler scheduler({.max_batch = 3});
   for (int i = 0; i < 7; ++i) Add(scheduler, Taking(0.0001));
   EXPECT_EQ(NextBatch(scheduler).size(), 3u);
   EXPECT_EQ(NextBatch(scheduler).size(), 3u);
@@ -217,7 +217,7 @@ TEST(SchedulerTest, ABatchHasAtMostAsManyRequestsAsMayGoTogether) {
 }
 
 TEST(SchedulerTest, NobodyIsMadeLateByItsMates) {
-  Scheduler scheduler({});
+  TestScheduler scheduler;
   const Time soon = kStart + std::chrono::microseconds(1700);
   Add(scheduler, Taking(0.001));
   Add(scheduler, Taking(0.0004, 2, soon));

@@ -32,12 +32,8 @@ class SettingsTest : public ::testing::Test {
     }
   }
 
-  absl::StatusOr<Request> Checked(Time deadline = Time::max()) {
-    Request request;
-    request.deadline = deadline;
-    absl::Status status = Validate(request_, **loaded_, (*loaded_)->config().profiles, limits_, request);
-    if (!status.ok()) return status;
-    return request;
+  absl::StatusOr<Work> Checked(Time deadline = Time::max()) {
+    return Validate(request_, **loaded_, (*loaded_)->config().profiles, limits_, {.deadline = deadline});
   }
   std::string Refusal(Time deadline = Time::max()) { return std::string(Checked(deadline).status().message()); }
 
@@ -48,7 +44,7 @@ class SettingsTest : public ::testing::Test {
 };
 
 TEST_F(SettingsTest, TheDefaultProfileFillsWhatTheRequestLeavesOpen) {
-  const absl::StatusOr<Request> request = Checked();
+  const absl::StatusOr<Work> request = Checked();
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->settings->profile(), "quick");
   EXPECT_EQ(request->settings->budget().max_density(), 0.5);
@@ -60,7 +56,7 @@ TEST_F(SettingsTest, FieldsOfTheRequestWinOverItsProfile) {
   request_.set_profile("careful");
   request_.mutable_ensemble()->set_samples(5);
   request_.mutable_budget()->set_max_edges(40);
-  const absl::StatusOr<Request> request = Checked();
+  const absl::StatusOr<Work> request = Checked();
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->settings->profile(), "careful");
   EXPECT_EQ(request->inputs[0].samples, 5u);
@@ -70,7 +66,7 @@ TEST_F(SettingsTest, FieldsOfTheRequestWinOverItsProfile) {
 
 TEST_F(SettingsTest, NoneIsNoProfileAndTheLimitsStillHold) {
   request_.set_profile("none");
-  const absl::StatusOr<Request> request = Checked();
+  const absl::StatusOr<Work> request = Checked();
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->settings->profile(), "");
   EXPECT_EQ(request->inputs[0].samples, 1u);
@@ -89,14 +85,14 @@ TEST_F(SettingsTest, AnUnknownProfileIsRefusedWithTheNames) {
 
 TEST_F(SettingsTest, TheSettingsOfAnAnswerAskedForGiveTheSameRequest) {
   request_.set_profile("careful");
-  const absl::StatusOr<Request> by_profile = Checked();
+  const absl::StatusOr<Work> by_profile = Checked();
   ASSERT_TRUE(by_profile.ok());
   const v1::Settings& settings = *by_profile->settings;
   request_.set_profile("none");
   *request_.mutable_budget() = settings.budget();
   request_.mutable_ensemble()->set_samples(settings.samples());
   request_.mutable_ensemble()->set_tolerance(settings.tolerance());
-  const absl::StatusOr<Request> asked = Checked();
+  const absl::StatusOr<Work> asked = Checked();
   ASSERT_TRUE(asked.ok());
   EXPECT_EQ(asked->inputs[0].samples, by_profile->inputs[0].samples);
   EXPECT_EQ(asked->inputs[0].tolerance, by_profile->inputs[0].tolerance);
@@ -113,7 +109,7 @@ TEST_F(SettingsTest, KeepIsTheRequestsElseTheProfilesElseTheModels) {
     request_.clear_budget();
     if (cap) request_.mutable_budget()->set_max_edges(40);
     request_.mutable_budget()->set_keep(keep);
-    const absl::StatusOr<Request> request = Checked();
+    const absl::StatusOr<Work> request = Checked();
     EXPECT_TRUE(request.ok()) << request.status();
     const v1::Keep effective = request->settings->budget().keep();
     EXPECT_EQ(request->inputs[0].keep == KeepRule::kProbable, effective == v1::PROBABLE);
@@ -147,13 +143,13 @@ TEST_F(SettingsTest, FittingADeadlineNeedsOneAndIsBoundedBySamplesOrTheLimits) {
   request_.mutable_budget()->set_fit_deadline(true);
   EXPECT_EQ(Refusal(), "budget.fit_deadline is set; the call has no deadline to fit");
   const Time deadline = Time() + std::chrono::hours(1);
-  EXPECT_EQ(Checked(deadline)->consent.asked, 2u) << "of the profile";
+  EXPECT_EQ(Checked(deadline)->samples(), 2u) << "of the profile";
   request_.set_profile("none");
-  EXPECT_EQ(Checked(deadline)->consent.asked, 32u) << "of the limits";
+  EXPECT_EQ(Checked(deadline)->samples(), 32u) << "of the limits";
   request_.mutable_ensemble()->set_samples(7);
-  const absl::StatusOr<Request> request = Checked(deadline);
-  EXPECT_EQ(request->consent.asked, 7u);
-  EXPECT_TRUE(request->consent.given);
+  const absl::StatusOr<Work> request = Checked(deadline);
+  EXPECT_EQ(request->samples(), 7u);
+  EXPECT_TRUE(request->may_degrade);
 }
 
 TEST_F(SettingsTest, WithoutANumberSamplesAreThoseWhoseAnswerFits) {
@@ -161,45 +157,43 @@ TEST_F(SettingsTest, WithoutANumberSamplesAreThoseWhoseAnswerFits) {
   request_.mutable_budget()->set_fit_deadline(true);
   request_.mutable_outputs()->set_each_sample(true);
   limits_.max_response_bytes = 2500;
-  const absl::StatusOr<Request> request = Checked(Time() + std::chrono::hours(1));
+  const absl::StatusOr<Work> request = Checked(Time() + std::chrono::hours(1));
   ASSERT_TRUE(request.ok()) << request.status();
-  EXPECT_LT(request->consent.asked, 32u);
-  EXPECT_GE(request->consent.asked, 1u);
-  EXPECT_EQ(request->inputs[0].samples, request->consent.asked);
+  EXPECT_LT(request->samples(), 32u);
+  EXPECT_GE(request->samples(), 1u);
+  EXPECT_EQ(request->inputs[0].samples, request->samples());
 }
 
 // Under consent to less, of a model on which each edge and each pair takes so many seconds.
-Request Predicted(absl::StatusOr<Request> request, const Model& model, double edge, double pair) {
+Forecast Predicted(const absl::StatusOr<Work>& work, const Model& model, double edge, double pair) {
   auto loaded = std::make_shared<LoadedModel>();
   loaded->model = std::shared_ptr<const Model>(&model, [](const Model*) {});
   for (int i = 0; i < 100; ++i) {
     const double tokens = 4 + i % 20, pairs = 4 * tokens * tokens, edges = pairs / (1 + i % 3);
     loaded->costs->Observe({1, tokens, pairs, edges}, 1e-3 + 1e-5 * tokens + pair * pairs + edge * edges);
   }
-  request->model = std::move(loaded);
-  PredictCost(*request);
-  return *std::move(request);
+  return MakeForecast(*loaded, *work);
 }
 
 TEST_F(SettingsTest, EdgesGiveWayOnlyWhereThatIsPredictedToSaveTime) {
   request_.set_profile("none");
   request_.mutable_budget()->set_allow_degraded(true);
-  const Request edges = Predicted(Checked(), **loaded_, 1e-3, 0.0);
-  ASSERT_EQ(edges.consent.caps.inputs.size(), 1u);
-  EXPECT_TRUE(edges.consent.caps.by_density);
-  EXPECT_EQ(edges.consent.caps.most, 0.75) << "of the limits";
-  EXPECT_EQ(edges.consent.caps.least, 0.75 / 16);
-  EXPECT_LT(edges.consent.least_seconds, 0.5 * edges.consent.one_seconds);
-  const Request pairs = Predicted(Checked(), **loaded_, 0.0, 1e-3);
-  EXPECT_TRUE(pairs.consent.caps.inputs.empty());
-  EXPECT_EQ(pairs.consent.least_seconds, pairs.consent.one_seconds);
+  const Forecast edges = Predicted(Checked(), **loaded_, 1e-3, 0.0);
+  ASSERT_EQ(edges.caps.inputs.size(), 1u);
+  EXPECT_TRUE(edges.caps.by_density);
+  EXPECT_EQ(edges.caps.most, 0.75) << "of the limits";
+  EXPECT_EQ(edges.caps.least, 0.75 / 16);
+  EXPECT_LT(edges.least_seconds, 0.5 * edges.one_seconds);
+  const Forecast pairs = Predicted(Checked(), **loaded_, 0.0, 1e-3);
+  EXPECT_TRUE(pairs.caps.inputs.empty());
+  EXPECT_EQ(pairs.least_seconds, pairs.one_seconds);
 }
 
 TEST_F(SettingsTest, EdgesOfAnotherRuleThanTheModelsOwnNeverGiveWay) {
   request_.set_profile("none");
   request_.mutable_budget()->set_allow_degraded(true);
   for (const char* rule : {"dense", "graph", "override"}) {
-    absl::StatusOr<Request> request = Checked();
+    absl::StatusOr<Work> request = Checked();
     ASSERT_TRUE(request.ok());
     ModelInput& input = request->inputs[0];
     if (std::string(rule) == "dense") input.dense = true;
@@ -207,17 +201,17 @@ TEST_F(SettingsTest, EdgesOfAnotherRuleThanTheModelsOwnNeverGiveWay) {
     if (std::string(rule) == "override") {
       input.attention = std::make_shared<const std::vector<AttentionConfig>>((*loaded_)->config().attention);
     }
-    EXPECT_TRUE(Predicted(std::move(request), **loaded_, 1e-3, 0.0).consent.caps.inputs.empty()) << rule;
+    EXPECT_TRUE(Predicted(request, **loaded_, 1e-3, 0.0).caps.inputs.empty()) << rule;
   }
 }
 
 TEST_F(SettingsTest, ACapInEdgesGivesWayInEdges) {
   request_.mutable_budget()->set_allow_degraded(true);
   request_.mutable_budget()->set_max_edges(33);
-  const Request request = Predicted(Checked(), **loaded_, 1e-3, 0.0);
-  EXPECT_FALSE(request.consent.caps.by_density);
-  EXPECT_EQ(request.consent.caps.most, 33.0);
-  EXPECT_EQ(request.consent.caps.least, 3.0) << "whole edges";
+  const Forecast request = Predicted(Checked(), **loaded_, 1e-3, 0.0);
+  EXPECT_FALSE(request.caps.by_density);
+  EXPECT_EQ(request.caps.most, 33.0);
+  EXPECT_EQ(request.caps.least, 3.0) << "whole edges";
 }
 
 TEST(GenerateSettingsTest, TakesNoConsent) {

@@ -118,17 +118,16 @@ class ValidateBoundsTest : public ::testing::TestWithParam<Case> {
  protected:
   absl::Status Check(Bounds& bounds) const {
     const Case& c = GetParam();
-    Request request;
     if (c.change.index() == 0) {
       v1::PredictRequest message;
       v1::Input* input = message.add_inputs();
       std::get<0>(c.change)(*input->mutable_sequence(), *input);
-      return Validate(message, *model_, {}, {}, request, bounds);
+      return Validate(message, *model_, {}, {}, {}, bounds).status();
     }
     v1::GenerateRequest message;
     message.set_max_new_tokens(1);
     std::get<1>(c.change)(message);
-    return Validate(message, *model_, {}, {}, request, bounds);
+    return Validate(message, *model_, {}, {}, {}, bounds).status();
   }
 
   const edgewise::testing::LoadedModel model_ =

@@ -128,7 +128,7 @@ TEST_P(RefusedGenerationTest, IsInvalidArgumentThatNamesFieldValueAndLimit) {
   const std::unique_ptr<Model> model = LoadTestModel(c.model);
   v1::GenerateRequest request = GoodRequest();
   c.change(request);
-  const absl::StatusOr<Request> parsed = Validated(request, *model, {});
+  const absl::StatusOr<Work> parsed = Validated(request, *model, {});
   EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(c.message));
   EXPECT_FALSE(FieldOf(parsed.status()).empty()) << "no google.rpc.BadRequest";
@@ -143,15 +143,13 @@ TEST(ValidateGenerateTest, WhatIsAskedArrives) {
   request.set_temperature(0.5);
   request.set_top_k(3);
   request.set_top_p(0.9);
-  request.set_priority(1);
   request.set_overflow(v1::HALVE);
   request.mutable_ensemble()->set_seed(7);
   request.mutable_budget()->set_max_density(0.5);
-  Request parsed = Validated(request, *model, {}).value();
+  Work parsed = Validated(request, *model, {}).value();
   EXPECT_EQ(parsed.seed, 7u);
   EXPECT_EQ(parsed.tokens, 3u);
   EXPECT_EQ(parsed.cost, 3u);
-  EXPECT_EQ(parsed.priority, 1u);
   EXPECT_EQ(parsed.budget, BudgetKind::kDensity);
   const GenerationOptions& options = parsed.generation->options;
   EXPECT_EQ(options.max_new_tokens, 5u);
@@ -219,13 +217,11 @@ TEST(ValidateGenerateTest, LimitsAreTaken) {
   request.set_max_new_tokens(30);
   request.set_top_p(1.0);
   request.mutable_ensemble()->set_samples(limits.max_samples);
-  request.set_priority(3);
-  const absl::StatusOr<Request> parsed = Validated(request, *model, limits);
+  const absl::StatusOr<Work> parsed = Validated(request, *model, limits);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->generation->options.max_new_tokens, 30u);
   EXPECT_EQ(parsed->generation->options.top_p, 1.0);
   EXPECT_EQ(parsed->generation->options.samples, limits.max_samples);
-  EXPECT_EQ(parsed->priority, 3u);
 }
 
 TEST(ValidateGenerateTest, PadsOfAPromptAreNoTokens) {
@@ -233,7 +229,7 @@ TEST(ValidateGenerateTest, PadsOfAPromptAreNoTokens) {
   v1::GenerateRequest request = GoodRequest();
   request.mutable_prompt()->mutable_token_ids()->set_values(1, 0);
   request.mutable_budget()->set_max_edges(1000);
-  const absl::StatusOr<Request> parsed = Validated(request, *model, {});
+  const absl::StatusOr<Work> parsed = Validated(request, *model, {});
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->tokens, 2u);
   EXPECT_EQ(parsed->cost, 3u);

@@ -134,7 +134,7 @@ TEST(ParsedInputTest, WhatIsAskedForReachesEveryInput) {
   for (size_t f = 0; f < std::size(fields); ++f) {
     v1::PredictRequest request = plain;
     fields[f].set(request);
-    const absl::StatusOr<Request> parsed = Validated(request, *model, {});
+    const absl::StatusOr<Work> parsed = Validated(request, *model, {});
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     ASSERT_EQ(parsed->inputs.size(), 2u);
     for (const ModelInput& input : parsed->inputs) {

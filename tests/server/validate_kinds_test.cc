@@ -249,7 +249,7 @@ TEST_P(RefusedKindTest, IsInvalidArgumentThatNamesFieldValueAndLimit) {
   v1::PredictRequest request = GoodRequest(*model);
   ASSERT_TRUE(Validated(request, *model, {}).ok()) << Validated(request, *model, {}).status();
   c.change(request);
-  const absl::StatusOr<Request> parsed = Validated(request, *model, {});
+  const absl::StatusOr<Work> parsed = Validated(request, *model, {});
   EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(c.message));
   EXPECT_FALSE(FieldOf(parsed.status()).empty()) << "no google.rpc.BadRequest";
@@ -272,7 +272,7 @@ TEST(ValidateKindsTest, LongTextBecomesWindowsThatScoreEachTokenOnce) {
     v1::PredictRequest request = GoodRequest(*model);
     while (Sequence(request).token_ids().values_size() < 150) Sequence(request).mutable_token_ids()->add_values(5);
     request.mutable_outputs()->set_stride(stride);
-    const absl::StatusOr<Request> parsed = Validated(request, *model, {});
+    const absl::StatusOr<Work> parsed = Validated(request, *model, {});
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     int scored = 0;
     for (const ModelSequence& window : parsed->inputs[0].sequences) scored += window.valid() - window.first_scored;
@@ -284,7 +284,7 @@ TEST(ValidateKindsTest, TheWindowsOfARequestAreBounded) {
   const std::unique_ptr<Model> model = LoadTestModel("lm-ssa-local");
   v1::PredictRequest request = GoodRequest(*model);
   while (Sequence(request).token_ids().values_size() < 40000) Sequence(request).mutable_token_ids()->add_values(5);
-  const absl::StatusOr<Request> parsed = Validated(request, *model, {});  // 1666 windows of 48
+  const absl::StatusOr<Work> parsed = Validated(request, *model, {});  // 1666 windows of 48
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   const uint64_t pairs = model->Pairs(parsed->inputs[0]);
   request.mutable_budget()->set_max_edges(pairs);
@@ -343,7 +343,7 @@ TEST(ValidateKindsTest, OverrideIsTheAttentionOfEveryInputAndExcludesAGraph) {
   LocalSsa(request);
   Override(request).set_last_layers(1);
   *request.add_inputs() = request.inputs(0);
-  const absl::StatusOr<Request> parsed = Validated(request, *model, {});
+  const absl::StatusOr<Work> parsed = Validated(request, *model, {});
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   for (const ModelInput& input : parsed->inputs) {
     ASSERT_EQ(AttentionOf(model->config(), input).size(), 2u);

@@ -184,7 +184,7 @@ TEST_P(RefusedTest, IsInvalidArgumentThatNamesFieldValueAndLimit) {
   v1::PredictRequest request = GoodRequest(std::string(c.model) == "sbm-pair");
   ASSERT_TRUE(Validated(request, *model, {}).ok()) << Validated(request, *model, {}).status();
   c.change(request);
-  const absl::StatusOr<Request> parsed = Validated(request, *model, {});
+  const absl::StatusOr<Work> parsed = Validated(request, *model, {});
   EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(Message(parsed.status()), HasSubstr(c.message));
   EXPECT_FALSE(FieldOf(parsed.status()).empty()) << "no google.rpc.BadRequest";
@@ -211,12 +211,12 @@ TEST_F(ValidateTest, TruncationIsCountedAndKeepsTheSideAskedFor) {
   Ids(request_).clear_values();
   for (int i = 0; i < 50; ++i) Ids(request_).add_values(i < 25 ? 1 : 2);
   request_.mutable_inputs(0)->mutable_sequence()->set_truncate(v1::HEAD);
-  Request head = Validated(request_, *model_, {}).value();
+  Work head = Validated(request_, *model_, {}).value();
   EXPECT_EQ(head.inputs[0].sequences[0].truncated_tokens, 2u);
   EXPECT_EQ(head.inputs[0].sequences[0].token_ids[22], 1);
   EXPECT_EQ(head.inputs[0].sequences[0].token_ids[23], 2);
   request_.mutable_inputs(0)->mutable_sequence()->set_truncate(v1::TAIL);
-  Request tail = Validated(request_, *model_, {}).value();
+  Work tail = Validated(request_, *model_, {}).value();
   EXPECT_EQ(tail.inputs[0].sequences[0].token_ids[24], 1);
   EXPECT_EQ(tail.inputs[0].sequences[0].token_ids[25], 2);
 }
@@ -340,7 +340,7 @@ TEST_F(ValidateTest, GivenGraphIsTakenCheckedAndItsEdgesAreTheLeastBudget) {
 
 TEST_F(ValidateTest, PadsAndGivenEdgesCostRoomInTheQueue) {
   for (int i = 0; i < 3; ++i) Ids(request_).add_values(0);
-  Request parsed = Validated(request_, *model_, {}).value();
+  Work parsed = Validated(request_, *model_, {}).value();
   EXPECT_EQ(parsed.tokens, 4u);
   EXPECT_EQ(parsed.cost, 7u);
   RequestLimits limits;
@@ -357,7 +357,7 @@ TEST_F(ValidateTest, MultiplicitiesOfPoissonMultiAreCheckedAndTaken) {
   SetDiagonal(*request_.mutable_inputs(0)->mutable_graph(), 1, 2, 4);
   v1::Graph::Head& head = *request_.mutable_inputs(0)->mutable_graph()->mutable_layers(0)->mutable_heads(0);
   for (int i = 0; i < 4; ++i) head.add_multiplicities(static_cast<uint32_t>(i + 1));
-  const Request parsed = Validated(request_, *model, limits).value();
+  const Work parsed = Validated(request_, *model, limits).value();
   EXPECT_EQ(parsed.inputs[0].graph->layers[0][0].multiplicity, (std::vector<int32_t>{1, 2, 3, 4}));
   for (const uint32_t bad : {0u, 1048577u, 4294967295u}) {
     head.set_multiplicities(1, bad);

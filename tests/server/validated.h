@@ -1,4 +1,4 @@
-// The request that a message becomes.
+// The work that a message asks for.
 #ifndef EDGEWISE_TESTS_SERVER_VALIDATED_H_
 #define EDGEWISE_TESTS_SERVER_VALIDATED_H_
 
@@ -13,11 +13,8 @@ namespace edgewise::server {
 inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInf = std::numeric_limits<double>::infinity();
 
 template <typename Message>
-absl::StatusOr<Request> Validated(const Message& message, const Model& model, const RequestLimits& limits) {
-  Request request;
-  absl::Status status = Validate(message, model, model.config().profiles, limits, request);
-  if (!status.ok()) return status;
-  return request;
+absl::StatusOr<Work> Validated(const Message& message, const Model& model, const RequestLimits& limits) {
+  return Validate(message, model, model.config().profiles, limits);
 }
 
 }  // namespace edgewise::server

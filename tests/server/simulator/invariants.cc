@@ -79,9 +79,11 @@ void Simulation::OnEnd(Call& call, const Request& request, const absl::Status& s
   changed_ = true;
   if (!Waits(request)) NoteStart(call);
   const double total = Seconds(now_ - call.pushed);
-  Require(request.queue_seconds >= 0.0 && request.queue_seconds + request.compute_seconds <= total + kRounding,
+  Require(request.outcome.queue_seconds >= 0.0 &&
+              request.outcome.queue_seconds + request.outcome.compute_seconds <= total + kRounding,
           "waiting and computing take no longer than the request");
-  Require(request.cancelled_seconds <= request.compute_seconds + kRounding, "no more is wasted than computed");
+  Require(request.outcome.cancelled_seconds <= request.outcome.compute_seconds + kRounding,
+          "no more is wasted than computed");
   if (status.ok()) {
     ++counts_.answered;
     CheckAnswer(call, request);
@@ -104,36 +106,38 @@ void Simulation::CheckAnswer(const Call& call, const Request& request) {
     return Require(call.finished && call.tokens == call.alone->tokens.size(), "an answered generation is whole");
   }
   Require(call.deadline > now_ && call.cancelled > now_, "nobody is answered who does not wait any more");
-  Require(request.batch_inputs >= call.work->inputs.size(), "a batch has the request's inputs");
+  Require(request.outcome.batch_inputs >= call.work->inputs.size(), "a batch has the request's inputs");
   const bool alone = scenario_.options.queue.max_batch == 1;
-  Require(!alone || request.batch_inputs == call.work->inputs.size(), "no batch is larger than its limit");
-  const Consent& consent = request.consent;
-  const bool fewer_edges = consent.cap > 0.0, degraded = consent.samples < consent.asked || fewer_edges;
+  Require(!alone || request.outcome.batch_inputs == call.work->inputs.size(), "no batch is larger than its limit");
+  const Forecast& forecast = request.forecast;
+  const uint32_t asked = request.work.samples();
+  const bool fewer_edges = forecast.cap > 0.0, degraded = forecast.samples < asked || fewer_edges;
   Require(!degraded || call.consents, "nobody gets fewer samples or edges who has not agreed");
-  Require(consent.samples >= 1 && consent.samples <= consent.asked, "nobody gets more samples than asked for, or none");
-  Require(degraded == (consent.reason != DegradedBy::kNothing), "an answer says that it was degraded, and why");
-  Require(!fewer_edges || consent.samples == 1, "samples give way before edges");
+  Require(forecast.samples >= 1 && forecast.samples <= asked, "nobody gets more samples than asked for, or none");
+  Require(degraded == (forecast.reason != DegradedBy::kNothing), "an answer says that it was degraded, and why");
+  Require(!fewer_edges || forecast.samples == 1, "samples give way before edges");
   if (degraded) ++counts_.degraded;
   if (fewer_edges) ++counts_.fewer_edges;
   CheckCap(call, request);
-  const bool by_density = !fewer_edges || consent.caps.by_density;
-  CheckResults(request, catalogue_.AnswerOf(*call.work, call.version, {consent.samples, consent.cap, by_density}));
+  const bool by_density = !fewer_edges || forecast.caps.by_density;
+  CheckResults(request, catalogue_.AnswerOf(*call.work, call.version, {forecast.samples, forecast.cap, by_density}));
 }
 
 void Simulation::CheckCap(const Call& call, const Request& request) {
   const Model& model = catalogue_.ModelOf(call.work->model);
-  for (size_t i = 0; i < request.inputs.size(); ++i) {
-    const uint64_t asked = call.work->inputs[i].max_edges, given = request.inputs[i].max_edges;
-    Require(given == asked || (request.consent.cap > 0.0 && given < asked), "a lower cap is told, and none is higher");
-    Require(given == asked || given >= model.LeastEdges(request.inputs[i]), "no cap is below what is never dropped");
-    Require(request.results[i].max_sample_edges <= given, "no answer costs more edges than its cap");
+  for (size_t i = 0; i < request.work.inputs.size(); ++i) {
+    const uint64_t asked = call.work->inputs[i].max_edges, given = RunOf(request, i).max_edges;
+    Require(given == asked || (request.forecast.cap > 0.0 && given < asked), "a lower cap is told, and none is higher");
+    Require(given == asked || given >= model.LeastEdges(request.work.inputs[i]),
+            "no cap is below what is never dropped");
+    Require(request.outcome.results[i].max_sample_edges <= given, "no answer costs more edges than its cap");
   }
 }
 
 void Simulation::CheckResults(const Request& request, const LoneAnswer& alone) {
-  Require(request.results.size() == alone.results.size(), "every input has a result");
-  for (size_t i = 0; i < request.results.size() && violation_.empty(); ++i) {
-    Require(testing::SameBytes(request.results[i], alone.results[i]),
+  Require(request.outcome.results.size() == alone.results.size(), "every input has a result");
+  for (size_t i = 0; i < request.outcome.results.size() && violation_.empty(); ++i) {
+    Require(testing::SameBytes(request.outcome.results[i], alone.results[i]),
             "an answer has the bytes of asking, alone, for what it has");
   }
 }
@@ -145,7 +149,8 @@ void Simulation::OnShadowEnd(const LoneAnswer& alone, const Request& request, co
     ++counts_.shadows;
     return CheckResults(request, alone);
   }
-  if (absl::IsDeadlineExceeded(status)) return Require(request.deadline <= now_, "a shadow that is late is late");
+  if (absl::IsDeadlineExceeded(status))
+    return Require(request.ticket.deadline <= now_, "a shadow that is late is late");
   if (absl::IsUnavailable(status)) return Require(closed_, "only a closed queue ends shadows");
   if (status.code() == alone.code) return;
   Require(++blamed_on_device_ <= device_.failures(), "a fault of the device fails one request at most");
@@ -162,7 +167,7 @@ double Simulation::LikelySeconds(const Call& call) const {
                                    [&](const Call& other) { return other.ended == now_ && beside(other); });
   if (!crowded || call.work->generates()) return call.predicted;
   const Request& request = *call.request;
-  const double slower = request.model->costs->Predict(request.demand) / request.predicted_seconds;
+  const double slower = request.ticket.model->costs->Predict(request.forecast.demand) / request.forecast.seconds;
   return 1.5 * std::max(slower, 1.0) * call.predicted;
 }
 
@@ -198,9 +203,9 @@ void Simulation::NoteStart(Call& call) {
   if (call.started) return;
   call.started = changed_ = true;
   const Request& request = *call.request;
-  const double waited = request.queue_seconds;
+  const double waited = request.outcome.queue_seconds;
   const Time start = call.pushed + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(waited));
-  Say(absl::StrCat(call.number, " started after ", waited, " s, in a batch of ", request.batch_inputs));
+  Say(absl::StrCat(call.number, " started after ", waited, " s, in a batch of ", request.outcome.batch_inputs));
   Require(call.cancelled > start, "nothing that is cancelled is started");
   Require(call.deadline > start, "nothing that is late is started");
   const double slack = SlackOf(call, start);
@@ -255,7 +260,7 @@ void Simulation::CheckLimits() {
     if (Waits(request)) {
       Line& line = lines[call.work->generates()];
       ++line.requests;
-      line.cost += request.cost;
+      line.cost += request.work.cost;
     } else if (call.work->generates() && !call.ever_unread) {
       ++generations;
     }

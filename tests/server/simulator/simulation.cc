@@ -152,7 +152,7 @@ void Simulation::Ask(size_t model) {
   RequestPtr request = MakeRequest(call);
   if (Chance(0.02)) call.client.request_stop(), call.cancelled = now_;
   Say(absl::StrCat(call.number, generates ? " generates" : " asks", " model ", model, " at level ", call.level, " for ",
-                   call.principal, ", predicted ", request->predicted_seconds, " s, deadline in ",
+                   call.principal, ", predicted ", request->forecast.seconds, " s, deadline in ",
                    call.deadline == Time::max() ? -1.0 : Seconds(call.deadline - now_), " s"));
   asking_ = &call;
   const absl::Status status = queue_->Push(request);
@@ -180,12 +180,12 @@ void Simulation::Ask(size_t model) {
 RequestPtr Simulation::MakeRequest(Call& call) {
   const LoadedModel& model = *models_[call.work->model];
   auto request = std::make_unique<Request>();
-  request->rpc = call.work->generates() ? Rpc::kGenerate : Rpc::kPredict;
-  request->model = models_[call.work->model];
-  request->arrival = now_;
-  request->priority = call.level + 1;
-  request->principal.name = call.principal;
-  request->stopping = call.client.get_token();
+  request->ticket.rpc = call.work->generates() ? Rpc::kGenerate : Rpc::kPredict;
+  request->ticket.model = models_[call.work->model];
+  request->ticket.arrival = now_;
+  request->ticket.priority = call.level + 1;
+  request->ticket.principal.name = call.principal;
+  request->ticket.stopping = call.client.get_token();
   if (call.work->generates()) {
     AddGeneration(call, *request);
   } else {
@@ -196,39 +196,38 @@ RequestPtr Simulation::MakeRequest(Call& call) {
   } else if (Chance(0.3)) {
     call.deadline = now_ + Duration(Uniform(0.2, 2.0));
   }
-  request->deadline = call.deadline;
+  request->ticket.deadline = call.deadline;
   ++requests_alive_;
   const std::shared_ptr<void> alive(nullptr, [this](void*) { --requests_alive_; });
   request->done = [this, alive, &call, raw = request.get()](const absl::Status& status) { OnEnd(call, *raw, status); };
   call.request = request.get();
   call.predicted = LeastSeconds(*request);
   double& longest = longest_predicted_[{call.level, call.principal}];
-  longest = std::max(longest, request->predicted_seconds);
+  longest = std::max(longest, request->forecast.seconds);
   call.before = longest;
   for (const Call& other : calls_) {
     const bool own = other.principal == call.principal && other.level == call.level && !other.work->generates();
     if (!own || other.request == nullptr) continue;
-    call.before += other.request->predicted_seconds + Scheduler::kBatchSeconds;
+    call.before += other.request->forecast.seconds + Scheduler::kBatchSeconds;
   }
   model.metrics->CountValid(*request, 0.0);
   return request;
 }
 
 void Simulation::AddPredict(Call& call, Request& request) {
-  request.inputs = call.work->inputs;
-  Consent& consent = request.consent;
-  consent.given = call.consents = Chance(scenario_.consenting);
-  consent.asked = consent.samples = request.inputs[0].samples;
-  request.budget = Chance(0.5) ? BudgetKind::kEdges : BudgetKind::kDensity;
-  for (ModelInput& input : request.inputs) {
-    input.stopping = request.stopping;
+  request.work.inputs = call.work->inputs;
+  request.work.may_degrade = call.consents = Chance(scenario_.consenting);
+  request.work.budget = Chance(0.5) ? BudgetKind::kEdges : BudgetKind::kDensity;
+  for (ModelInput& input : request.work.inputs) {
+    input.stopping = request.ticket.stopping;
     for (const ModelSequence& sequence : input.sequences) {
-      request.tokens += static_cast<uint64_t>(sequence.valid());
-      request.cost += static_cast<uint64_t>(sequence.length());
+      request.work.tokens += static_cast<uint64_t>(sequence.valid());
+      request.work.cost += static_cast<uint64_t>(sequence.length());
     }
   }
-  PredictCost(request);
-  for (double* seconds : {&request.predicted_seconds, &consent.one_seconds, &consent.least_seconds}) {
+  Forecast& forecast = request.forecast;
+  forecast = MakeForecast(*request.ticket.model, request.work);
+  for (double* seconds : {&forecast.seconds, &forecast.one_seconds, &forecast.least_seconds}) {
     *seconds *= scenario_.misjudged;
   }
 }
@@ -236,12 +235,12 @@ void Simulation::AddPredict(Call& call, Request& request) {
 // As Shadows does: another number of samples, in the background.
 void Simulation::AddShadow(const Call& call) {
   auto request = std::make_unique<Request>();
-  request->model = call.request->model;
-  request->background = true;
-  request->inputs = call.work->inputs;
+  request->ticket.model = call.request->ticket.model;
+  request->ticket.background = true;
+  request->work.inputs = call.work->inputs;
   const auto samples = static_cast<uint32_t>(1 + random_() % 8);
-  for (ModelInput& input : request->inputs) input.samples = samples;
-  request->deadline = now_ + Duration(Uniform(0.0, 1.0));
+  for (ModelInput& input : request->work.inputs) input.samples = samples;
+  request->ticket.deadline = now_ + Duration(Uniform(0.0, 1.0));
   const LoneAnswer& alone = catalogue_.AnswerOf(*call.work, call.version, {samples});
   ++requests_alive_, ++background_;
   const std::shared_ptr<void> alive(nullptr, [this](void*) { --requests_alive_; });
@@ -252,17 +251,16 @@ void Simulation::AddShadow(const Call& call) {
 }
 
 void Simulation::AddGeneration(Call& call, Request& request) {
-  const Model& model = *request.model->model;
-  request.generation = std::make_unique<GenerationWork>();
-  GenerationWork& work = *request.generation;
+  const Model& model = *request.ticket.model->model;
+  GenerationWork& work = request.work.generation.emplace();
   work.prompt = *model.Prepare(call.work->prompt, TruncateMode::kRefuse);
   work.options = call.work->options;
-  work.options.stopping = request.stopping;
+  work.options.stopping = request.ticket.stopping;
   work.cache_bytes = CacheBytesOf(model, work.prompt, work.options);
-  work.ready = [this, &call] { return call.unread < scenario_.unread_limit; };
-  work.token = [this, &call](const GeneratedToken& token, FinishReason finish) { OnToken(call, token, finish); };
-  request.tokens = static_cast<uint64_t>(work.prompt.valid());
-  request.cost = static_cast<uint64_t>(work.prompt.length());
+  request.ready = [this, &call] { return call.unread < scenario_.unread_limit; };
+  request.token = [this, &call](const GeneratedToken& token, FinishReason finish) { OnToken(call, token, finish); };
+  request.work.tokens = static_cast<uint64_t>(work.prompt.valid());
+  request.work.cost = static_cast<uint64_t>(work.prompt.length());
   call.seconds_to_read = Chance(0.1) ? 1000.0 : Chance(0.3) ? Uniform(0.0, 0.1) : 0.0;
 }
 
