@@ -18,6 +18,7 @@
 #include "kernels/device_memory.h"
 #include "kernels/kv_page.h"
 #include "kernels/phase.h"
+#include "kernels/row_norm.h"
 #include "kernels/tensor.h"
 #include "kernels/token_choice.h"
 
@@ -27,6 +28,14 @@ namespace edgewise {
 class LinearWeights {
  public:
   virtual ~LinearWeights() = default;
+};
+
+// Where the output of a sublayer goes: x += output; then the norm of x, by rows, to `y` and to `operand`.
+struct Residual {
+  Matrix x;
+  RowNorm norm;
+  Matrix y;        // may be x; data null: not wanted
+  Matrix operand;  // in Backend::OperandForm; data null: not wanted
 };
 
 // The membership network of one layer in folded form; made by Backend::PrepareMemberships; immutable.
@@ -119,8 +128,8 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<LinearWeights>> PrepareLinear(std::span<const float> weight,
                                                                        std::span<const float> bias, int64_t out,
                                                                        int64_t in, Activation activation) = 0;
-  // y = activation(x W^T + b), or y += x W^T + b with `accumulate`. x [rows, in], y [rows, out]. A row of y depends
-  // only on the same row of x, bit for bit.
+  // y = activation(x W^T + b), or y += x W^T + b with `accumulate`. x [rows, in], y [rows, out]; without `accumulate` y
+  // may be in OperandForm. A row of y depends only on the same row of x, bit for bit.
   virtual absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate,
                               Phase phase = Phase::kPrefill) = 0;
 
@@ -134,6 +143,33 @@ class Backend {
   // down.
   virtual absl::Status GatedFeedForward(const LinearWeights& gate_up, const LinearWeights& down, Activation activation,
                                         ConstMatrix x, Matrix y, Phase phase = Phase::kPrefill) = 0;
+
+  // The form in which an input of products is best kept between two operations of phase prefill. Where it is not
+  // float32, x of Linear and AddLinear may have it, and x and `y` of operations as they say so; a row has the bytes
+  // that it has when it comes as float32.
+  virtual Form OperandForm(int64_t /*columns*/) const { return Form::kFloat32; }
+  // Floats of a row of this many columns.
+  virtual int64_t RowFloats(Form /*form*/, int64_t columns) const { return columns; }
+  // Linear onto a residual stream.
+  virtual absl::Status AddLinear(const LinearWeights& weights, ConstMatrix x, const Residual& to,
+                                 Phase phase = Phase::kPrefill) {
+    absl::Status status = Linear(weights, x, to.x, true, phase);
+    return status.ok() ? NormRows(to) : status;
+  }
+  // FeedForward, or with `gate` GatedFeedForward, onto a residual stream.
+  virtual absl::Status AddFeedForward(const LinearWeights& up, const LinearWeights& down,
+                                      std::optional<Activation> gate, ConstMatrix x, const Residual& to,
+                                      Phase phase = Phase::kPrefill) {
+    absl::Status status =
+        gate.has_value() ? GatedFeedForward(up, down, *gate, x, to.x, phase) : FeedForward(up, down, x, to.x, phase);
+    return status.ok() ? NormRows(to) : status;
+  }
+  // The norm alone.
+  virtual absl::Status NormRows(const Residual& of) {
+    if (of.norm.weight == nullptr) return absl::OkStatus();
+    return of.norm.bias == nullptr ? RmsNorm(of.x, of.norm.weight, of.norm.epsilon, of.x.columns, of.y)
+                                   : LayerNorm(of.x, of.norm.weight, of.norm.bias, of.norm.epsilon, of.y);
+  }
 
   // y[r] = word[token_ids[r]] + position[positions[r]]; position may be empty. y [rows, hidden].
   virtual absl::Status Embed(ConstMatrix word, ConstMatrix position, std::span<const int32_t> token_ids,
@@ -151,7 +187,7 @@ class Backend {
   // values anyhow.
   virtual int64_t CacheFloats(int64_t numbers) const { return numbers; }
   // Writes rows of keys and values to pages of the shape, each of CacheFloats(shape.floats()) floats. x [.., 2 *
-  // shape.heads * shape.head_dim]: the keys of each head, then the values.
+  // shape.heads * shape.head_dim]: the keys of each head, then the values, in a form of FormsOfAttention.
   virtual absl::Status StoreInPages(ConstMatrix x, const KvPage& shape, std::span<const PagePlace> places) = 0;
   // y[i] = x[rows[i]].
   virtual absl::Status GatherRows(ConstMatrix x, std::span<const int64_t> rows, Matrix y) = 0;
@@ -195,6 +231,12 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<EdgeLedger>> CopyLedger(const EdgeLedger& ledger) = 0;
   virtual absl::StatusOr<uint64_t> Remaining(const EdgeLedger& ledger) = 0;
 
+  // The forms in which Attend takes queries, keys and values, beside float32 and with the results that they have as
+  // float32, but for reports with a graph; and in which it can give an output of this many columns to products.
+  struct AttentionForms {
+    Form inputs = Form::kFloat32, out = Form::kFloat32;
+  };
+  virtual AttentionForms FormsOfAttention(int64_t /*columns*/) const { return {}; }
   // softmax over each query's edges, times v. A query without edges gets zeros, a query whose scores overflow float32
   // gets NaN. out [.., heads * value_dim]. Reports and EdgeCap::capped are filled once Synchronize or Download returns;
   // they and the ledgers must live until then. All other memory that problems and caps point to is read before the call

@@ -1,4 +1,4 @@
-// Views of float32 matrices, and the buffers that own the memory behind them.
+// Views of matrices, and the buffers that own the memory behind them.
 #ifndef EDGEWISE_KERNELS_TENSOR_H_
 #define EDGEWISE_KERNELS_TENSOR_H_
 
@@ -9,20 +9,32 @@
 
 namespace edgewise {
 
-// A row-major float32 matrix in a backend's memory; owns nothing. `stride`: floats from one row to the next.
+// How a backend keeps the numbers of a row: as float32, or for what reads them next (Backend::OperandForm).
+enum class Form : uint8_t {
+  kFloat32,
+  kBfloat16,  // rounded; an even number of columns
+  kParts      // as products of bf16 parts read them, in an order of the backend's own
+};
+
+// A row-major matrix in a backend's memory, of float32 unless `form` says otherwise; owns nothing. `stride`: from one
+// row to the next, in floats (Backend::RowFloats).
 struct Matrix {
   float* data = nullptr;
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t stride = 0;
+  Form form = Form::kFloat32;
 
   Matrix() = default;
   Matrix(float* data, int64_t rows, int64_t columns) : Matrix(data, rows, columns, columns) {}
-  Matrix(float* data, int64_t rows, int64_t columns, int64_t stride)
-      : data(data), rows(rows), columns(columns), stride(stride) {}
+  Matrix(float* data, int64_t rows, int64_t columns, int64_t stride, Form form = Form::kFloat32)
+      : data(data), rows(rows), columns(columns), stride(stride), form(form) {}
   float* row(int64_t r) const { return data + r * stride; }
-  Matrix Columns(int64_t first, int64_t count) const { return {data + first, rows, count, stride}; }
-  Matrix Rows(int64_t first, int64_t count) const { return {data + first * stride, count, columns, stride}; }
+  // Not of parts; of bf16 from an even column on.
+  Matrix Columns(int64_t first, int64_t count) const {
+    return {data + (form == Form::kBfloat16 ? first / 2 : first), rows, count, stride, form};
+  }
+  Matrix Rows(int64_t first, int64_t count) const { return {data + first * stride, count, columns, stride, form}; }
 };
 
 // The same, read-only.
@@ -31,15 +43,19 @@ struct ConstMatrix {
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t stride = 0;
+  Form form = Form::kFloat32;
 
   ConstMatrix() = default;
   ConstMatrix(const float* data, int64_t rows, int64_t columns) : ConstMatrix(data, rows, columns, columns) {}
-  ConstMatrix(const float* data, int64_t rows, int64_t columns, int64_t stride)
-      : data(data), rows(rows), columns(columns), stride(stride) {}
-  ConstMatrix(const Matrix& m) : ConstMatrix(m.data, m.rows, m.columns, m.stride) {}  // NOLINT: a view of a view
+  ConstMatrix(const float* data, int64_t rows, int64_t columns, int64_t stride, Form form = Form::kFloat32)
+      : data(data), rows(rows), columns(columns), stride(stride), form(form) {}
+  ConstMatrix(const Matrix& m)  // NOLINT: a view of a view
+      : ConstMatrix(m.data, m.rows, m.columns, m.stride, m.form) {}
   const float* row(int64_t r) const { return data + r * stride; }
-  ConstMatrix Columns(int64_t first, int64_t count) const { return {data + first, rows, count, stride}; }
-  ConstMatrix Rows(int64_t first, int64_t count) const { return {data + first * stride, count, columns, stride}; }
+  ConstMatrix Columns(int64_t first, int64_t count) const {
+    return {data + (form == Form::kBfloat16 ? first / 2 : first), rows, count, stride, form};
+  }
+  ConstMatrix Rows(int64_t first, int64_t count) const { return {data + first * stride, count, columns, stride, form}; }
 };
 
 // Owns floats in a backend's memory, 64-byte aligned. Movable only. The backend that made a buffer must outlive it.

@@ -79,6 +79,8 @@ class CudaBackend : public Backend {
   }
 
   absl::Status Reserve(int64_t pass_floats, int64_t generation_floats) override {
+    linears_->FreeScratch();
+    attention_.FreeScratch();
     pass_floats = std::max(pass_floats_, pass_floats);
     generation_floats = std::max(generation_floats_, generation_floats);
     const int64_t floats = pass_floats + generation_floats;
@@ -123,12 +125,36 @@ class CudaBackend : public Backend {
 
   absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y,
                            Phase phase) override {
-    return Use([&] { return linears_->FeedForward(up, down, std::nullopt, x, y, phase); });
+    return FeedForward(up, down, std::nullopt, x, y, phase);
   }
 
   absl::Status GatedFeedForward(const LinearWeights& gate_up, const LinearWeights& down, Activation activation,
                                 ConstMatrix x, Matrix y, Phase phase) override {
-    return Use([&] { return linears_->FeedForward(gate_up, down, activation, x, y, phase); });
+    return FeedForward(gate_up, down, std::optional(activation), x, y, phase);
+  }
+
+  Form OperandForm(int64_t columns) const override { return linears_->OperandForm(columns); }
+  int64_t RowFloats(Form form, int64_t columns) const override { return cuda::RowFloats(form, columns, device_->sm()); }
+
+  AttentionForms FormsOfAttention(int64_t columns) const override {
+    const Form form = OperandForm(columns);  // no kernel of attention adds columns of zeros
+    const bool whole = PaddedColumns(form, columns, device_->sm()) == columns;
+    return {bf16_ ? Form::kBfloat16 : Form::kFloat32, whole ? form : Form::kFloat32};
+  }
+
+  absl::Status AddLinear(const LinearWeights& weights, ConstMatrix x, const Residual& to, Phase phase) override {
+    if (phase == Phase::kDecode) return Backend::AddLinear(weights, x, to, phase);
+    return Use([&] { return linears_->Add(weights, x, to); });
+  }
+
+  absl::Status AddFeedForward(const LinearWeights& up, const LinearWeights& down, std::optional<Activation> gate,
+                              ConstMatrix x, const Residual& to, Phase phase) override {
+    if (phase == Phase::kDecode) return Backend::AddFeedForward(up, down, gate, x, to, phase);
+    return Use([&] { return linears_->FeedForward(up, down, gate, x, to); });
+  }
+
+  absl::Status NormRows(const Residual& of) override {
+    return Use([&] { return linears_->Norm(of); });
   }
 
   absl::Status Embed(ConstMatrix word, ConstMatrix position, std::span<const int32_t> token_ids,
@@ -142,11 +168,11 @@ class CudaBackend : public Backend {
   }
 
   absl::Status LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y) override {
-    return Run("layer norm", [&] { return Norm(device_->stream(), x, weight, bias, epsilon, x.columns, y); });
+    return Norm("layer norm", x, {weight, bias, epsilon}, x.columns, y);
   }
 
   absl::Status RmsNorm(ConstMatrix x, const float* weight, float epsilon, int64_t group, Matrix y) override {
-    return Run("RMS norm", [&] { return Norm(device_->stream(), x, weight, nullptr, epsilon, group, y); });
+    return Norm("RMS norm", x, {weight, nullptr, epsilon}, group, y);
   }
 
   absl::Status Rotate(Matrix x, ConstMatrix table, std::span<const int32_t> positions) override {
@@ -257,6 +283,20 @@ class CudaBackend : public Backend {
   }
 
  private:
+  absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, std::optional<Activation> gate,
+                           ConstMatrix x, Matrix y, Phase phase) {
+    return Use([&] {
+      return phase == Phase::kDecode ? linears_->FeedForwardOfFew(up, down, gate, x, y)
+                                     : linears_->FeedForward(up, down, gate, x, {.x = y});
+    });
+  }
+
+  absl::Status Norm(const char* what, ConstMatrix x, const RowNorm& norm, int64_t columns, Matrix y) {
+    const Matrix source(const_cast<float*>(x.data), x.rows, x.columns, x.stride);  // read only: nothing is added
+    return Run(what,
+               [&] { return cuda::Norm(device_->stream(), {}, source, norm, columns, RowsOf(y, device_->sm()), {}); });
+  }
+
   template <typename T>
   static int64_t Bytes(std::span<T> values) {
     return static_cast<int64_t>(values.size_bytes());

@@ -1,12 +1,23 @@
 #include "model/forward/activations.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "model/checkpoint/weights.h"
 #include "text/status_macros.h"
 
 namespace edgewise {
+namespace {
+
+// The norm, as products read it best.
+ConstMatrix NormIn(const Residual& to) { return to.operand.data != nullptr ? to.operand : to.y; }
+
+}  // namespace
+
+RowNorm NormOf(const Model& model, const Norm& norm) {
+  return {norm.weight.data(), model.config().rms_norm ? nullptr : norm.bias.data(), model.config().layer_norm_eps};
+}
 
 absl::Status ApplyNorm(const Model& model, const Norm& norm, ConstMatrix x, Matrix y) {
   const float eps = model.config().layer_norm_eps;
@@ -18,14 +29,37 @@ Activations::Activations(const Model& model, std::pmr::memory_resource* scratch)
     : model_(model),
       backend_(model.backend()),
       scratch_(scratch),
-      pre_norm_(model.config().norm_position == NormPosition::kPre) {}
+      pre_norm_(model.config().norm_position == NormPosition::kPre),
+      operand_form_(backend_.OperandForm(model.config().hidden_size)) {
+  forms_[kOperand] = operand_form_;
+}
 
 int64_t Activations::Columns(const ModelConfig& config, Field field, int64_t rank) {
   const int64_t hidden = config.hidden_size, heads = config.num_attention_heads, width = heads * config.head_dim;
   const int64_t all = width + int64_t{2} * KeyValueHeads(config) * config.head_dim;
-  const int64_t columns[kFields] = {
-      hidden, hidden, all, width, heads * rank, heads * rank, heads, heads, config.feature_size};
+  const int64_t columns[kFields] = {hidden,       hidden,       hidden, all,   width,
+                                    heads * rank, heads * rank, heads,  heads, config.feature_size};
   return columns[field];
+}
+
+int64_t Activations::Width(const Model& model, Field field, int64_t rank, Form form) {
+  return model.backend().RowFloats(form, Columns(model.config(), field, rank));
+}
+
+Matrix Activations::View(Field field) const {
+  const int64_t columns = Columns(model_.config(), field, rank_);
+  return {buffers_[field].data(), rows_, columns, Width(model_, field, rank_, forms_[field]), forms_[field]};
+}
+
+Residual Activations::Normed(const RowNorm& norm, Phase phase, Part part) const {
+  const Matrix rows = hidden().Rows(part.first, part.count), normed = View(Norms(phase)).Rows(part.first, part.count);
+  Residual to = {rows, norm, pre_norm_ ? Matrix() : rows, {}};
+  if (Norms(phase) == kOperand) {
+    to.operand = normed;
+  } else if (pre_norm_) {
+    to.y = normed;
+  }
+  return to;
 }
 
 int64_t Activations::FloatsPerRow(const Model& model) {
@@ -33,8 +67,17 @@ int64_t Activations::FloatsPerRow(const Model& model) {
   for (const LayerWeights& layer : model.weights().layers) {
     if (layer.memberships != nullptr) rank = std::max<int64_t>(rank, layer.memberships->rank());
   }
+  const ModelConfig& config = model.config();
+  const Form operand = model.backend().OperandForm(config.hidden_size),
+             attended = model.backend().FormsOfAttention(Columns(config, kAttended, rank)).out;
   int64_t floats = 0;
-  for (int field = 0; field < kFields; ++field) floats += Columns(model.config(), static_cast<Field>(field), rank);
+  for (int f = 0; f < kFields; ++f) {
+    const auto field = static_cast<Field>(f);
+    if (field == kOperand && operand == Form::kFloat32) continue;
+    const int64_t plain = Columns(config, field, rank);
+    const Form form = field == kOperand ? operand : field == kAttended ? attended : Form::kFloat32;
+    floats += field == kOperand ? Width(model, field, rank, form) : std::max(plain, Width(model, field, rank, form));
+  }
   return floats;
 }
 
@@ -48,7 +91,7 @@ absl::Status Activations::Reserve(Field field, int64_t floats) {
 
 absl::Status Activations::Reserve(std::initializer_list<Field> fields) {
   for (const Field field : fields) {
-    RETURN_IF_ERROR(Reserve(field, rows_ * Columns(model_.config(), field, rank_)));
+    RETURN_IF_ERROR(Reserve(field, rows_ * Width(model_, field, rank_, forms_[field])));
   }
   return absl::OkStatus();
 }
@@ -65,11 +108,13 @@ absl::Status Activations::Take(const Activations& from, std::span<const int64_t>
 absl::Status Activations::Resize(int64_t rows) {
   if (buffers_[kHidden].size() < rows * model_.config().hidden_size) Clear();
   rows_ = rows;
+  operand_here_ = false;
   return Reserve({kHidden});
 }
 
 void Activations::Clear() {
   rows_ = 0;
+  operand_here_ = false;
   positions_.clear();
   for (Buffer& buffer : buffers_) buffer = Buffer();
 }
@@ -99,7 +144,14 @@ absl::Status Activations::Embed(std::span<const QueryRange> ranges, Phase phase)
     word = View(kNormed);
   }
   RETURN_IF_ERROR(backend_.Embed(word, position, words, positions, hidden()));
-  return config.embedding_norm ? ApplyNorm(model_, weights.embedding_norm, hidden(), hidden()) : absl::OkStatus();
+  if (!config.embedding_norm) return absl::OkStatus();
+  Residual to = {hidden(), NormOf(model_, weights.embedding_norm), hidden(), {}};
+  operand_here_ = !pre_norm_ && Norms(phase) == kOperand;
+  if (operand_here_) {
+    RETURN_IF_ERROR(Reserve({kOperand}));
+    to.operand = View(kOperand);
+  }
+  return backend_.NormRows(to);
 }
 
 absl::Status Activations::ProjectFeatures(std::span<const QueryRange> ranges, Phase phase) {
@@ -120,12 +172,14 @@ absl::Status Activations::Compact(std::span<const int64_t> rows, bool attended) 
   const int64_t count = static_cast<int64_t>(rows.size());
   for (const Field field : {kHidden, kAttended}) {
     if (field == kAttended && !attended) break;
-    const ConstMatrix from = View(field);
-    RETURN_IF_ERROR(Reserve(kNormed, count * from.columns));
-    RETURN_IF_ERROR(backend_.GatherRows(from, rows, buffers_[kNormed].AsMatrix(count, from.columns)));
+    const int64_t floats = Width(model_, field, rank_, forms_[field]);  // of any form
+    RETURN_IF_ERROR(Reserve(kNormed, count * floats));
+    RETURN_IF_ERROR(
+        backend_.GatherRows(buffers_[field].AsMatrix(rows_, floats), rows, buffers_[kNormed].AsMatrix(count, floats)));
     std::swap(buffers_[field], buffers_[kNormed]);
   }
   rows_ = count;
+  operand_here_ = false;
   if (!positions_.empty()) {
     std::pmr::vector<int32_t> kept(scratch_);
     for (const int64_t row : rows) kept.push_back(positions_[row]);
@@ -173,14 +227,17 @@ absl::StatusOr<Matrix> Activations::FinalNorm() {
   return View(kNormed);
 }
 
-absl::Status Activations::Project(const LayerWeights& weights, bool memberships, Phase phase, Part part) {
-  RETURN_IF_ERROR(Reserve({kNormed, kQueryKeyValue}));
+absl::Status Activations::Project(const LayerWeights& weights, bool memberships, bool graph, Phase phase, Part part) {
+  const bool turned = !positions_.empty() || model_.config().head_norm;
+  forms_[kQueryKeyValue] =
+      memberships || graph || turned || phase == Phase::kDecode ? Form::kFloat32 : backend_.FormsOfAttention(0).inputs;
+  RETURN_IF_ERROR(Reserve({Norms(phase), kQueryKeyValue}));
   const Matrix all = View(kQueryKeyValue).Rows(part.first, part.count);
-  Matrix source = hidden().Rows(part.first, part.count);
-  if (pre_norm_ && weights.attention_norm.weight.data() != nullptr) {
-    const Matrix normed = View(kNormed).Rows(part.first, part.count);
-    RETURN_IF_ERROR(ApplyNorm(model_, weights.attention_norm, source, normed));
-    source = normed;
+  ConstMatrix source = View(operand_here_ ? kOperand : kHidden).Rows(part.first, part.count);
+  if (!operand_here_ && pre_norm_ && weights.attention_norm.weight.data() != nullptr) {
+    const Residual to = Normed(NormOf(model_, weights.attention_norm), phase, part);
+    RETURN_IF_ERROR(backend_.NormRows(to));
+    source = NormIn(to);
   }
   RETURN_IF_ERROR(backend_.Linear(*weights.query_key_value, source, all, false, phase));
   const int64_t width = Columns(model_.config(), kAttended, 0), key_width = (all.columns - width) / 2;
@@ -211,20 +268,25 @@ absl::Status Activations::TurnHeads(const LayerWeights& weights, Matrix heads, P
   return backend_.Rotate(heads, table, positions);
 }
 
-absl::Status Activations::Finish(const LayerWeights& weights, Phase phase, Part part) {
-  RETURN_IF_ERROR(Reserve({kNormed}));
-  const Matrix rows = hidden().Rows(part.first, part.count);
-  const Matrix normed = pre_norm_ ? View(kNormed).Rows(part.first, part.count) : rows;
-  const Matrix attended_rows = attended().Rows(part.first, part.count);
-  RETURN_IF_ERROR(backend_.Linear(*weights.output, attended_rows, rows, true, phase));
-  RETURN_IF_ERROR(ApplyNorm(model_, pre_norm_ ? weights.mlp_norm : weights.attention_norm, rows, normed));
+absl::Status Activations::ReserveAttended(Phase phase) {
+  const int64_t columns = Columns(model_.config(), kAttended, 0);
+  forms_[kAttended] = phase == Phase::kDecode ? Form::kFloat32 : backend_.FormsOfAttention(columns).out;
+  return Reserve({kAttended});
+}
+
+absl::Status Activations::Finish(const LayerWeights& weights, const LayerWeights* next, Phase phase, Part part) {
+  RETURN_IF_ERROR(Reserve({Norms(phase)}));
+  const Residual attended_to =
+      Normed(NormOf(model_, pre_norm_ ? weights.mlp_norm : weights.attention_norm), phase, part);
+  RETURN_IF_ERROR(backend_.AddLinear(*weights.output, attended().Rows(part.first, part.count), attended_to, phase));
+  RowNorm norm;
+  if (!pre_norm_) norm = NormOf(model_, weights.mlp_norm);
+  if (pre_norm_ && Norms(phase) == kOperand && next != nullptr) norm = NormOf(model_, next->attention_norm);
+  operand_here_ = Norms(phase) == kOperand && norm.weight != nullptr;
   const ModelConfig& config = model_.config();
-  if (config.gated) {
-    RETURN_IF_ERROR(backend_.GatedFeedForward(*weights.up, *weights.down, config.hidden_act, normed, rows, phase));
-  } else {
-    RETURN_IF_ERROR(backend_.FeedForward(*weights.up, *weights.down, normed, rows, phase));
-  }
-  return pre_norm_ ? absl::OkStatus() : ApplyNorm(model_, weights.mlp_norm, rows, rows);
+  const auto gate = config.gated ? std::optional(config.hidden_act) : std::nullopt;
+  return backend_.AddFeedForward(*weights.up, *weights.down, gate, NormIn(attended_to), Normed(norm, phase, part),
+                                 phase);
 }
 
 }  // namespace edgewise

@@ -20,7 +20,9 @@ namespace edgewise {
 struct LayerWeights;
 struct Norm;
 
-// y = the norm of x, by rows, as the model norms its layers: LayerNorm or RmsNorm. y may be x.
+// A norm as the model norms its layers: LayerNorm or RmsNorm.
+RowNorm NormOf(const Model& model, const Norm& norm);
+// y = the norm of x, by rows. y may be x.
 absl::Status ApplyNorm(const Model& model, const Norm& norm, ConstMatrix x, Matrix y);
 
 // Owns one buffer for each activation on the backend, all [rows, .]. Each buffer is allocated when it is first needed,
@@ -43,9 +45,10 @@ class Activations {
   absl::Status Compact(std::span<const int64_t> rows, bool attended);
 
   int64_t rows() const { return rows_; }
-  Matrix hidden() const { return View(kHidden); }      // residual stream [rows, hidden_size]
-  Matrix attended() const { return View(kAttended); }  // output of attention [rows, heads * head_dim]
-  ConstMatrix keys_and_values() const;                 // [rows, 2 * key/value heads * head_dim]
+  Matrix hidden() const { return View(kHidden); }  // residual stream [rows, hidden_size]
+  // Output of attention [rows, heads * head_dim], in a form of Backend::FormsOfAttention, as keys_and_values are.
+  Matrix attended() const { return View(kAttended); }
+  ConstMatrix keys_and_values() const;  // [rows, 2 * key/value heads * head_dim]
   // Queries, keys, values and memberships as Project left them.
   AttentionInputs AttentionView() const;
 
@@ -53,12 +56,14 @@ class Activations {
   struct Part {
     int64_t first = 0, count = 0;
   };
-  // Queries, keys and values of these rows, and their `memberships` where the layer draws from them.
-  absl::Status Project(const LayerWeights& weights, bool memberships, Phase phase, Part part);
+  // Queries, keys and values of these rows, and their `memberships` where the layer draws from them. They are float32
+  // then, or where a `graph` of their weights is wanted.
+  absl::Status Project(const LayerWeights& weights, bool memberships, bool graph, Phase phase, Part part);
   // Allocates attended(), which Project does not.
-  absl::Status ReserveAttended() { return Reserve({kAttended}); }
-  // The rest of the layer after attention, for these rows: output projection, residual, feed-forward, norms.
-  absl::Status Finish(const LayerWeights& weights, Phase phase, Part part);
+  absl::Status ReserveAttended(Phase phase);
+  // The rest of the layer after attention, for these rows: output projection, residual, feed-forward, norms. `next`:
+  // the layer that follows; null: none.
+  absl::Status Finish(const LayerWeights& weights, const LayerWeights* next, Phase phase, Part part);
   // The residual stream after the final norm, or as it is where norms follow their sublayers. Valid until the next
   // call.
   absl::StatusOr<Matrix> FinalNorm();
@@ -68,10 +73,30 @@ class Activations {
   // buffers that grow one by one would break up the free memory.
   absl::Status Resize(int64_t rows);
 
-  enum Field { kHidden, kNormed, kQueryKeyValue, kAttended, kX, kY, kQueryBound, kKeyBound, kFeatures, kFields };
+  enum Field {
+    kHidden,
+    kOperand,  // the norm of kHidden, or what it is itself behind a norm, as products read it
+    kNormed,
+    kQueryKeyValue,
+    kAttended,
+    kX,
+    kY,
+    kQueryBound,
+    kKeyBound,
+    kFeatures,
+    kFields
+  };
 
   static int64_t Columns(const ModelConfig& config, Field field, int64_t rank);
-  Matrix View(Field field) const { return buffers_[field].AsMatrix(rows_, Columns(model_.config(), field, rank_)); }
+  // Floats of a row.
+  static int64_t Width(const Model& model, Field field, int64_t rank, Form form);
+  Matrix View(Field field) const;
+  // Where norms for products go.
+  Field Norms(Phase phase) const {
+    return operand_form_ == Form::kFloat32 || phase == Phase::kDecode ? kNormed : kOperand;
+  }
+  // The residual stream of these rows and its norm: there, and in place where norms follow their sublayers.
+  Residual Normed(const RowNorm& norm, Phase phase, Part part) const;
   Memberships MembershipsView() const;
   absl::Status Reserve(Field field, int64_t floats);
   absl::Status Reserve(std::initializer_list<Field> fields);  // of all rows
@@ -83,8 +108,11 @@ class Activations {
   Backend& backend_;
   std::pmr::memory_resource* const scratch_;
   const bool pre_norm_;
+  const Form operand_form_;
   int64_t rows_ = 0;
   int64_t rank_ = 0;                // of the last layer that had memberships
+  bool operand_here_ = false;       // kOperand is what the next layer's first product reads
+  Form forms_[kFields] = {};        // of the buffers' rows
   std::vector<int32_t> positions_;  // [rows] where queries and keys are rotated; else empty
   Buffer buffers_[kFields];
 };

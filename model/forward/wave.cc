@@ -162,8 +162,10 @@ absl::Status Wave::StepProject(Activations& source) {
     const bool memberships = std::any_of(prefixes_.begin(), prefixes_.end(), [&](const Member* prefix) {
       return NeedsMemberships(prefix->input->Choose(model_, layer_));
     });
+    const bool graph = std::any_of(prefixes_.begin(), prefixes_.end(),
+                                   [](const Member* prefix) { return prefix->input->wanted.graph; });
     const LayerWeights& weights = model_.weights().layer(layer_);
-    RETURN_IF_ERROR(source.Project(weights, memberships, options_.phase, TakeRows(source.rows())));
+    RETURN_IF_ERROR(source.Project(weights, memberships, graph, options_.phase, TakeRows(source.rows())));
     if (row_ < source.rows()) return absl::OkStatus();
     RETURN_IF_ERROR(StoreKeys(source));
     projected_ |= layer_ == first_drawn_;
@@ -197,7 +199,7 @@ absl::Status Wave::StoreKeys(const Activations& rows) {
 absl::Status Wave::StepAttend(const Activations& source, Activations& rows) {
   if (row_ == 0) {
     row_ = 1;  // it has begun
-    RETURN_IF_ERROR(rows.ReserveAttended());
+    RETURN_IF_ERROR(rows.ReserveAttended(options_.phase));
     if (unrecorded_ == calls_.size()) calls_.emplace_back();
     AttentionCall& call = calls_[unrecorded_++];
     AttentionInputs inputs = source.AttentionView();
@@ -217,7 +219,9 @@ absl::Status Wave::StepAttend(const Activations& source, Activations& rows) {
 }
 
 absl::Status Wave::StepFinish(Activations& rows) {
-  RETURN_IF_ERROR(rows.Finish(model_.weights().layer(layer_), options_.phase, TakeRows(rows.rows())));
+  const ModelWeights& weights = model_.weights();
+  const LayerWeights* next = layer_ + 1 < num_layers_ ? &weights.layer(layer_ + 1) : nullptr;
+  RETURN_IF_ERROR(rows.Finish(weights.layer(layer_), next, options_.phase, TakeRows(rows.rows())));
   if (row_ == rows.rows()) EndLayer();
   return absl::OkStatus();
 }

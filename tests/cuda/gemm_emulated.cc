@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/ops/gemm.h"
@@ -64,8 +65,8 @@ class EmulatedLibrary : public GemmLibrary {
     return call.rows <= fake_->most_rows ? fake_->offered : std::vector<Algorithm>();
   }
 
-  absl::Status Run(const GemmCall& call, const Algorithm& algorithm, const void* weight, const void* x, float* y,
-                   bool accumulate) override {
+  absl::Status Run(cudaStream_t stream, const GemmCall& call, const Algorithm& algorithm, const void* weight,
+                   const void* x, float* y, bool accumulate) override {
     const GemmShape& shape = call.shape;
     const auto aligned = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
     Require(aligned(weight) && aligned(x) && aligned(y), "alignment of a matrix");
@@ -77,20 +78,24 @@ class EmulatedLibrary : public GemmLibrary {
     const auto from = static_cast<int64_t>(algorithm[2]);
     if (fault == Fault::kRefuses && call.rows == from) return absl::UnimplementedError("as a test asks");
     if (fake_->records) fake_->runs.emplace_back(algorithm[0], call);
+    last_ = algorithm;
     const Product product = {call, weight, x, y, accumulate, fault == Fault::kSumsBackwards && call.rows >= from};
-    return CudaStatus(Launch(stream_, call.rows, 1, 0,
+    return CudaStatus(Launch(stream, call.rows, 1, 0,
                              shape.bf16 ? kLoaded<RowKernel<__nv_bfloat16>> : kLoaded<RowKernel<float>>, product),
                       "product");
   }
 
-  absl::StatusOr<float> Time(const GemmCall& /*call*/, const Algorithm& algorithm, const void* /*weight*/,
-                             const void* /*x*/, float* /*y*/) override {
-    return fake_->milliseconds(algorithm);
+  absl::StatusOr<float> Time(const std::function<absl::Status(cudaStream_t)>& run) override {
+    last_.reset();
+    const absl::Status status = run(stream_);
+    if (!status.ok()) return status;
+    return last_.has_value() ? fake_->milliseconds(*last_) : fake_->own_milliseconds;
   }
 
  private:
   const cudaStream_t stream_;
   FakeLibrary* const fake_;
+  std::optional<Algorithm> last_;  // that ran
 };
 
 }  // namespace

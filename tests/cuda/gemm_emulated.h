@@ -24,6 +24,7 @@ struct FakeLibrary {
   std::vector<GemmLibrary::Algorithm> offered = {FakeAlgorithm(0)};
   int64_t most_rows = 16;  // of products for which something is offered
   std::function<float(const GemmLibrary::Algorithm&)> milliseconds = [](const auto&) { return 1.0f; };
+  float own_milliseconds = 1e6f;                    // of our own kernels
   std::vector<std::pair<uint64_t, GemmCall>> runs;  // name and call of each, while `records`
   bool records = false;
 };

@@ -99,8 +99,8 @@ void ExpectChains(GemmShape shape, const std::vector<T>& weight, const std::vect
   DeviceCopies memory;
   const std::vector<float> poison(static_cast<size_t>(rows * shape.out), NAN);
   float* y = memory.Put(before.empty() ? poison : before);
-  ASSERT_EQ(ChainProduct(nullptr, shape, memory.Put(weight), memory.Put(x), shape.slices * shape.in, rows, y, shape.out,
-                         !before.empty()),
+  ASSERT_EQ(ChainProduct(nullptr, shape, memory.Put(weight), memory.Put(x), shape.slices * shape.in, rows,
+                         {.y = {y, shape.out}, .accumulate = !before.empty()}),
             cudaSuccess);
   EXPECT_EQ(BitsOf(Get(y, rows * shape.out)), BitsOf(ChainsOf(shape, weight, x, rows, before)));
 }

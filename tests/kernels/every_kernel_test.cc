@@ -158,6 +158,9 @@ std::vector<float> Operations(Backend& backend, int64_t width) {
   const std::vector<int32_t> ids = {1, 0, 10, 3, 3, 7, 9, 2, 5}, places = {0, 1, 2, 3, 4, 5, 19, 7, 8};
   check(backend.Embed(words.AsMatrix(11, width), positions.AsMatrix(20, width), ids, places, x));
   check(backend.LayerNorm(x, scale.data(), shift.data(), 1e-5f, x));
+  const Buffer wide = Place(backend, Random(20 * width, 10)), wide_scale = Place(backend, Random(20 * width, 11));
+  const Matrix one = wide.AsMatrix(1, 20 * width);  // more columns than a warp holds in registers
+  check(backend.RmsNorm(one, wide_scale.data(), 1e-5f, one.columns, one));
   check(backend.Rotate(x.Columns(0, 16), words.AsMatrix(20, 8), places));
   check(backend.RmsNorm(x, scale.data(), 1e-5f, width, x));
   const float unit = 1.0f / std::sqrt(static_cast<float>(width));
@@ -175,7 +178,7 @@ std::vector<float> Operations(Backend& backend, int64_t width) {
   check(backend.PoolMean(y, std::vector<int64_t>{0, 2, kRows}, std::vector<float>{2, 7}, means.AsMatrix(2, width)));
   check(backend.PairFeatures(y.Rows(0, 4), y.Rows(4, 4), pairs.AsMatrix(4, 4 * width)));
   std::vector<float> all;
-  for (const Buffer* buffer : {&gathered, &means, &pairs}) {
+  for (const Buffer* buffer : {&gathered, &means, &pairs, &wide}) {
     const std::vector<float> host = Fetch(backend, *buffer);
     all.insert(all.end(), host.begin(), host.end());
   }

@@ -11,6 +11,7 @@
 #include "kernels/kv_page.h"
 #include "tests/kernels/attention_cases.h"
 #include "tests/kernels/devices.h"
+#include "tests/kernels/quantized.h"
 
 namespace edgewise::testing {
 
@@ -43,7 +44,12 @@ class Paged {
     std::reverse(places.begin(), places.end());
     const auto half = places.begin() + static_cast<int64_t>(places.size()) / 2;
     EXPECT_TRUE(backend.StoreInPages(x, shape, {places.begin(), half}).ok());
-    EXPECT_TRUE(backend.StoreInPages(x, shape, {half, places.end()}).ok());
+    // The other half as attention reads rows.
+    const bool bf16 = backend.FormsOfAttention(columns).inputs == Form::kBfloat16;
+    const Buffer rounded = Place(backend, bf16 ? InBfloat16(rows) : rows);
+    const ConstMatrix of_attention(rounded.data(), x.rows, columns, bf16 ? columns / 2 : columns,
+                                   bf16 ? Form::kBfloat16 : Form::kFloat32);
+    EXPECT_TRUE(backend.StoreInPages(of_attention, shape, {half, places.end()}).ok());
     EXPECT_TRUE(backend.Synchronize().ok());
   }
 

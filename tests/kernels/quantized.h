@@ -20,6 +20,17 @@ inline std::vector<float> Rounded(std::vector<float> values) {
   return values;
 }
 
+// To bfloat16, two in the place of a float, the first below.
+inline std::vector<float> InBfloat16(const std::vector<float>& values) {
+  const std::vector<float> rounded = Rounded(values);
+  std::vector<float> pairs;
+  for (size_t i = 0; i < rounded.size(); i += 2) {
+    pairs.push_back(
+        std::bit_cast<float>(std::bit_cast<uint32_t>(rounded[i]) >> 16 | std::bit_cast<uint32_t>(rounded[i + 1])));
+  }
+  return pairs;
+}
+
 // A number is (level - zero) * scale.
 struct Quantized {
   std::vector<int> levels;

@@ -13,6 +13,7 @@
 #include "kernels/cuda/attention/lists.h"
 #include "kernels/cuda/attention/rounds.h"
 #include "kernels/cuda/device/cancel_flags.h"
+#include "kernels/cuda/ops/gemm.h"
 #include "kernels/cuda/ops/rows.h"
 #include "kernels/event_rule.h"
 #include "kernels/kv_page.h"
@@ -106,6 +107,7 @@ DeviceCall MakeCall(const AttentionInputs& inputs, Matrix out) {
   call.v_stride = inputs.v.stride;
   call.out = out.data;
   call.out_stride = out.stride;
+  call.out_form = out.form;
   call.num_heads = inputs.num_heads;
   call.heads_of_key = inputs.num_heads / inputs.key_value_heads();
   call.head_dim = inputs.head_dim;
@@ -130,6 +132,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
                              std::span<EdgeCap> caps, Matrix out, DeviceCall& call, Lists& lists, Results& results,
                              DeviceArray& tables, std::vector<DeviceProblem>& staged) {
   call = MakeCall(inputs, out);
+  call.out_slice = static_cast<int32_t>(SliceOf(out.form, out.columns, device_.sm()));
   call.wide = IsWideCall(device_, call, bf16_, inputs.phase);
   staged.resize(problems.size());
   std::vector<TileItem> tile_items;
@@ -295,8 +298,12 @@ absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, 
 }
 
 absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
-                                           DeviceCall& call, DeviceArray& rounded) {
+                                           DeviceCall& call) {
   call.bf16 = bf16_;
+  if (inputs.q.form == Form::kBfloat16) {
+    call.q16 = reinterpret_cast<const __nv_bfloat16*>(inputs.q.data);
+    call.q_stride = 2 * inputs.q.stride;
+  }
   int64_t first = inputs.k.rows, end = 0;  // the rows that problems read
   for (const AttentionProblem& problem : problems) {
     if (problem.pages != nullptr) continue;
@@ -304,15 +311,23 @@ absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::s
     end = std::max(end, problem.first_row + problem.tokens);
   }
   if (!bf16_ || end == 0) return absl::OkStatus();
+  if (inputs.k.form == Form::kBfloat16) {
+    call.k16 = reinterpret_cast<const __nv_bfloat16*>(inputs.k.data);
+    call.v16 = reinterpret_cast<const __nv_bfloat16*>(inputs.v.data);
+    call.k16_stride = 2 * inputs.k.stride;
+    call.v16_stride = 2 * inputs.v.stride;
+    call.k16_head_stride = call.head_dim;
+    call.v16_head_stride = call.value_dim;
+    return absl::OkStatus();
+  }
   // Head by head, the key and the value of a token side by side: who attends to it reads one place.
   call.k16_stride = call.v16_stride = call.head_dim + call.value_dim;
   call.k16_head_stride = call.v16_head_stride = inputs.k.rows * call.k16_stride;
   const int64_t heads = inputs.key_value_heads();
-  absl::StatusOr<DeviceArray> block =
-      DeviceArray::Create(device_, heads * call.k16_head_stride * static_cast<int64_t>(sizeof(__nv_bfloat16)));
-  if (!block.ok()) return block.status();
-  rounded = *std::move(block);
-  auto* const to = rounded.as<__nv_bfloat16>();
+  const absl::StatusOr<void*> rounded =
+      rounded_.Take(device_, heads * call.k16_head_stride * static_cast<int64_t>(sizeof(__nv_bfloat16)));
+  if (!rounded.ok()) return rounded.status();
+  auto* const to = static_cast<__nv_bfloat16*>(*rounded);
   call.k16 = to;
   call.v16 = to + call.head_dim;
   const auto round = [&](const ConstMatrix& rows, int32_t columns, int32_t begin) {
@@ -391,11 +406,11 @@ absl::Status Attention::Attend(const AttentionInputs& inputs, std::span<const At
   Results results;
   DeviceCall call;
   Lists lists;
-  DeviceArray rounded, tables;
+  DeviceArray tables;
   std::vector<DeviceProblem> staged;
   status = Plan(inputs, problems, caps, out, call, lists, results, tables, staged);
   status.Update(staging_.Commit());  // always: Plan began to stage
-  if (status.ok()) status = RoundKeysAndValues(inputs, problems, call, rounded);
+  if (status.ok()) status = RoundKeysAndValues(inputs, problems, call);
   if (!status.ok()) return status;
   DrawRounds rounds;
   status = rounds.Start(device_, staged, most_edge_bytes_, call);

@@ -52,6 +52,8 @@ class Attention {
   // Waits for the stream, makes `copies` to the host, and fills the reports and caps of the calls so far. INTERNAL: a
   // kernel gave up.
   absl::Status Collect(std::vector<Staging::ToHost> copies);
+  // Frees what calls leave for the next.
+  void FreeScratch() { rounded_.Free(); }
   // Leaves those reports and caps unfilled: the device failed, and their owners may go.
   void Forget() { pending_.clear(); }
 
@@ -89,9 +91,9 @@ class Attention {
                            Lists& lists, Results& results);
   absl::Status Enqueue(const Lists& lists, const Results& results, DrawRounds& rounds);
   absl::Status EnqueueTiles(const DeviceCall& call, std::span<const NarrowRun> runs);
-  // Precision bf16: rounds keys and values into `rounded`, which must live until the call's kernels are done.
+  // Precision bf16: finds keys and values rounded, or rounds them.
   absl::Status RoundKeysAndValues(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
-                                  DeviceCall& call, DeviceArray& rounded);
+                                  DeviceCall& call);
 
   // Memory for the tables of heads that may be drawn by events, which must live until the call's kernels are done.
   absl::Status PlanEvents(std::span<DeviceProblem> staged, DeviceCall& call, DeviceArray& tables);
@@ -100,6 +102,7 @@ class Attention {
   Staging& staging_;
   const bool bf16_;
   const int64_t most_part_floats_, most_edge_bytes_;
+  Scratch rounded_;
   std::vector<Results> pending_;
 };
 

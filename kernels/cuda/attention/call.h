@@ -12,6 +12,7 @@
 #include "kernels/budget.h"
 #include "kernels/certificate.h"
 #include "kernels/draw.h"
+#include "kernels/tensor.h"
 
 namespace edgewise::cuda {
 
@@ -238,13 +239,17 @@ struct DeviceCall {
   const float* v;
   int64_t q_stride, k_stride, v_stride;  // floats
   bool bf16;                             // the precision
+  // Precision bf16: the queries rounded, q_stride elements from row to row, in place of q. Null: q has them.
+  const __nv_bfloat16* q16 = nullptr;
   // Precision bf16: keys and values rounded; row r is row r of k and v. Null where all are in pages.
   const __nv_bfloat16* k16;
   const __nv_bfloat16* v16;
   int64_t k16_stride, v16_stride;            // elements from one row to the next
   int64_t k16_head_stride, v16_head_stride;  // elements from one head of a row to the next
   float* out;
-  int64_t out_stride;
+  int64_t out_stride;  // floats
+  Form out_form = Form::kFloat32;
+  int32_t out_slice = 0;  // FormRows::slice
   int32_t num_heads, head_dim, value_dim;
   int32_t heads_of_key = 1;  // neighbouring heads that share keys and values
   float scale;

@@ -66,8 +66,8 @@ cudaError_t CountRowEdges(cudaStream_t stream, const DeviceCall& call, int32_t p
 // Lists the kept edges of the round: keys and multiplicity (null: not wanted), by row_offsets [heads, queries + 1].
 cudaError_t ListEdges(cudaStream_t stream, const DeviceCall& call, int32_t problem, const int64_t* row_offsets,
                       int32_t* keys, int32_t* multiplicity);
-// Computes the softmax weights of listed edges of any problem, in float32: one for each key. row_offsets as in
-// ListEdges.
+// Computes the softmax weights of listed edges of any problem, of queries and keys in float32: one for each key.
+// row_offsets as in ListEdges.
 cudaError_t EdgeWeights(cudaStream_t stream, const DeviceCall& call, int32_t problem, const int64_t* row_offsets,
                         const int32_t* keys, const int32_t* multiplicity, float* weights);
 

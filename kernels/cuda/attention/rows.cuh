@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention/cancel.cuh"
 #include "kernels/cuda/attention/lists.cuh"
 #include "kernels/cuda/attention/online_softmax.h"
+#include "kernels/cuda/attention/rounded.cuh"
 
 namespace edgewise::cuda {
 
@@ -46,13 +47,13 @@ struct RowOperands {
     }
   }
 
-  __device__ const float* Query(int row) const {
-    return call.q + (problem.query_row + item.first_query + row) * call.q_stride +
+  __device__ int64_t QueryPlace(int row) const {
+    return (problem.query_row + item.first_query + row) * call.q_stride +
            static_cast<int64_t>(item.head) * call.head_dim;
   }
-  __device__ float* Out(int row) const {
-    return call.out + (problem.out_row + item.first_query + row - problem.first_query) * call.out_stride +
-           static_cast<int64_t>(item.head) * call.value_dim;
+  __device__ const float* Query(int row) const { return call.q + QueryPlace(row); }
+  __device__ OutRow Out(int row) const {
+    return {call, problem.out_row + item.first_query + row - problem.first_query, item.head};
   }
 
   // The addition to the score of edge `place` of a row, whose key with its flag is `entry`, and how often it counts.

@@ -183,7 +183,7 @@ class RowGather {
       }
       Scale(normalizer, sum);
       if (lane_ >= kValueLanes || ValueColumn(r) >= operands_.call.value_dim) continue;
-      *reinterpret_cast<float4*>(operands_.Out(row) + ValueColumn(r)) = sum;
+      operands_.Out(row).template Put<false, 4>(ValueColumn(r), {sum.x, sum.y, sum.z, sum.w});
     }
   }
 

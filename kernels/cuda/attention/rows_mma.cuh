@@ -95,13 +95,13 @@ class RowsMma {
   __device__ int KeyColumn(int part) const { return 8 * (thread_ + 4 * part); }
 
   __device__ void LoadQuery(int row) {
-    const float* q = operands_.Query(row) + group_ % 2 * 2;
+    const int64_t q = operands_.QueryPlace(row) + group_ % 2 * 2;
 #pragma unroll
     for (int part = 0; part < kKeyParts; ++part) {
       const int column = KeyColumn(part);
       const bool here = column < operands_.call.head_dim;
 #pragma unroll
-      for (int b = 0; b < 2; ++b) query_[part][b] = here ? PackBf16(q[column + 4 * b], q[column + 4 * b + 1]) : 0;
+      for (int b = 0; b < 2; ++b) query_[part][b] = here ? QueryPair(operands_.call, q + column + 4 * b) : 0;
     }
   }
 
@@ -195,7 +195,7 @@ class RowsMma {
 
   // Threads 0 and 1 of a group have four columns each.
   __device__ void Store(int row, float normalizer) {
-    float* const out = operands_.Out(row);
+    const OutRow out = operands_.Out(row);
 #pragma unroll
     for (int part = 0; part < kValueParts; ++part) {
       uint32_t bad = bad_[part];
@@ -209,7 +209,7 @@ class RowsMma {
       float sums[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) sums[i] = (bad >> i & 1) != 0 ? NAN : sums_[part][0][i] * normalizer;
-      *reinterpret_cast<float4*>(out + column) = make_float4(sums[0], sums[1], sums[2], sums[3]);
+      out.Put<true>(column, sums);
     }
   }
 

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kWarpSize) MergeParts(const __grid_constant__ 
       state.sum = fmaf(state.Weight(of[0]), of[1], state.sum);
     }
     const float scale = state.Normalizer(LimitOf(item, row) > 0);
-    float* const out = OutRow(call, problem, item, row);
+    const OutRow out = OutRowOf(call, problem, item, row);
     for (int column = lane; column < call.value_dim; column += kWarpSize) {
       float sum = 0.0f;
 #pragma unroll 4
@@ -82,7 +82,8 @@ __global__ void __launch_bounds__(kWarpSize) MergeParts(const __grid_constant__ 
         const float* const of = first + part * next;
         sum = fmaf(state.Weight(of[call.value_dim]), of[column], sum);
       }
-      out[column] = fmaf(sum, scale, 0.0f);  // as WriteRows
+      const float value[1] = {fmaf(sum, scale, 0.0f)};  // as WriteRows
+      call.bf16 ? out.Put<true>(column, value) : out.Put<false>(column, value);
     }
   }
 }

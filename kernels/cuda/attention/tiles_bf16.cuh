@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
 
   LoadLimits<kWarps>(item, span, lists);
   LoadTileKeys<kWarps>(item, span, span.first_tile, lists);
-  StageQueries<kWarps>([&](int row) { return row < RowsOf(item) ? QueryRow(call, problem, item, row) : nullptr; },
-                       call.head_dim, queries);
+  StageQueries<kWarps>(
+      call, [&](int row) { return row < RowsOf(item) ? QueryPlace(call, problem, item, row) : -1; }, queries);
   __syncthreads();
   const LimitRange range = FindLimitRange<kWarps>(item, lists, warp, lane);
   const __nv_bfloat16* const own_queries = queries + warp * kWarpQueries * stride + RowsFirst(lane, stride);
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
   }
   __pipeline_wait_prior(0);
   items.Finish(lists);
-  WriteRows<kWarps>(call, problem, item, span, lists, first_row, first_column, states, sums);
+  WriteRows<true, kWarps>(call, problem, item, span, lists, first_row, first_column, states, sums);
 }
 
 }  // namespace edgewise::cuda::tiles_bf16

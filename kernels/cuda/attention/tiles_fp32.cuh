@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kDi
     }
   }
   items.Finish(lists);
-  WriteRows<kWarps>(call, problem, item, span, lists, first_row, first_column, states, sums);
+  WriteRows<false, kWarps>(call, problem, item, span, lists, first_row, first_column, states, sums);
 }
 
 }  // namespace edgewise::cuda::tiles_fp32

@@ -140,20 +140,21 @@ __device__ inline void AddStates(OnlineSoftmax (&states)[2]) {
   }
 }
 
-// Writes `scale` times the sums of row `half`. `to`: the thread's first column.
-template <int kValueTiles>
-__device__ inline void WriteRow(float* to, int value_dim, int half, float scale, const float (&sums)[kValueTiles][4]) {
+// Calls put(column, pair) with `scale` times the sums of row `half`; columns count from the thread's first.
+template <int kValueTiles, typename Put>
+__device__ inline void WriteRow(const Put& put, int value_dim, int half, float scale,
+                                const float (&sums)[kValueTiles][4]) {
 #pragma unroll
   for (int n = 0; n < kValueTiles; ++n) {
     if (n * 8 >= value_dim) break;
     // + 0: never -0, whose sign would tell of masked keys.
-    *reinterpret_cast<float2*>(to + n * 8) =
-        make_float2(fmaf(sums[n][2 * half], scale, 0.0f), fmaf(sums[n][2 * half + 1], scale, 0.0f));
+    const float pair[2] = {fmaf(sums[n][2 * half], scale, 0.0f), fmaf(sums[n][2 * half + 1], scale, 0.0f)};
+    put(n * 8, pair);
   }
 }
 
 // Divides by the sums of the weights and writes the item's rows; or writes those of its part as they are.
-template <int kWarps, int kKeys, int kValueTiles>
+template <bool kBf16, int kWarps, int kKeys, int kValueTiles>
 __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item,
                                  const KeySpan& span, const TileLists<kKeys>& lists, int first_row, int first_column,
                                  OnlineSoftmax (&states)[2], const float (&sums)[kValueTiles][4]) {
@@ -164,13 +165,17 @@ __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& pr
     if (row >= RowsOf(item)) continue;
     if constexpr (kWarps == 1) {
       if (float* const part = PartRow(call, item, span, row); part != nullptr) {
-        WriteRow(part + first_column, call.value_dim, half, 1.0f, sums);
+        const auto put = [&](int column, const float(&pair)[2]) {
+          *reinterpret_cast<float2*>(part + first_column + column) = make_float2(pair[0], pair[1]);
+        };
+        WriteRow(put, call.value_dim, half, 1.0f, sums);
         if (first_column == 0) StoreState(states[half], part + call.value_dim);
         continue;
       }
     }
-    WriteRow(OutRow(call, problem, item, row) + first_column, call.value_dim, half,
-             states[half].Normalizer(lists.limits[row] > 0), sums);
+    const OutRow out = OutRowOf(call, problem, item, row);
+    WriteRow([&](int column, const float(&pair)[2]) { out.Put<kBf16>(first_column + column, pair); }, call.value_dim,
+             half, states[half].Normalizer(lists.limits[row] > 0), sums);
   }
 }
 

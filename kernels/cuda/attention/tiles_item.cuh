@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/attention/call.h"
 #include "kernels/cuda/attention/online_softmax.h"
+#include "kernels/cuda/attention/rounded.cuh"
 #include "kernels/cuda/device/launch.h"
 
 namespace edgewise::cuda {
@@ -67,14 +68,17 @@ __device__ inline int32_t LimitOf(const TileItem& item, int row) {
 }
 
 // The row's columns of q, and of the output.
-__device__ inline const float* QueryRow(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item,
-                                        int row) {
-  return call.q + (problem.query_row + item.first_query + QueryOf(item, row)) * call.q_stride +
+__device__ inline int64_t QueryPlace(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item,
+                                     int row) {
+  return (problem.query_row + item.first_query + QueryOf(item, row)) * call.q_stride +
          static_cast<int64_t>(HeadOf(item, row)) * call.head_dim;
 }
-__device__ inline float* OutRow(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item, int row) {
-  return call.out + (problem.out_row + item.first_query + QueryOf(item, row) - problem.first_query) * call.out_stride +
-         static_cast<int64_t>(HeadOf(item, row)) * call.value_dim;
+__device__ inline const float* QueryRow(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item,
+                                        int row) {
+  return call.q + QueryPlace(call, problem, item, row);
+}
+__device__ inline OutRow OutRowOf(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item, int row) {
+  return {call, problem.out_row + item.first_query + QueryOf(item, row) - problem.first_query, HeadOf(item, row)};
 }
 
 // The keys of the item's list that the block attends to: those from tile `first_tile` on, before place `end`.

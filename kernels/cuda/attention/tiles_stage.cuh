@@ -172,15 +172,20 @@ __device__ inline void WaitForTile() {
   __syncthreads();
 }
 
-// Rounds the rows row_of(0..) of `columns` floats; null: zeros.
-template <int kWarps, typename RowOf>
-__device__ inline void StageQueries(const RowOf& row_of, int columns, __nv_bfloat16* to) {
-  const int stride = Stride(columns);
-  MoveGroups<kWarps, kWarps * kWarpQueries, 4>(
-      4 * Steps(columns), [&](int row, int group) { return LoadFour(row_of(row), 4 * group, columns); },
-      [&](int row, int group, float4 x) {
-        *reinterpret_cast<uint2*>(to + row * stride + 4 * group) = make_uint2(PackBf16(x.x, x.y), PackBf16(x.z, x.w));
-      });
+// The queries of the rows, rounded, that begin at place_of(0..) of q; below 0: zeros.
+template <int kWarps, typename PlaceOf>
+__device__ inline void StageQueries(const DeviceCall& call, const PlaceOf& place_of, __nv_bfloat16* to) {
+  const int columns = call.head_dim, stride = Stride(columns);
+  const auto load = [&](int row, int group) {
+    const int64_t place = place_of(row);
+    if (place < 0 || 4 * group >= columns) return make_uint2(0, 0);
+    if (call.q16 != nullptr) return *reinterpret_cast<const uint2*>(call.q16 + place + 4 * group);
+    const float4 x = *reinterpret_cast<const float4*>(call.q + place + 4 * group);
+    return make_uint2(PackBf16(x.x, x.y), PackBf16(x.z, x.w));
+  };
+  MoveGroups<kWarps, kWarps * kWarpQueries, 4>(4 * Steps(columns), load, [&](int row, int group, uint2 x) {
+    *reinterpret_cast<uint2*>(to + row * stride + 4 * group) = x;
+  });
 }
 
 }  // namespace tiles_bf16

@@ -164,11 +164,10 @@ __device__ inline void LoadQueries(const DeviceCall& call, const DeviceProblem& 
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const bool there = row + half * 8 < RowsOf(item);
-    const float* const from = there ? QueryRow(call, problem, item, row + half * 8) + first_column : nullptr;
+    const int64_t place = there ? QueryPlace(call, problem, item, row + half * 8) + first_column : 0;
 #pragma unroll
     for (int i = 0; i < kDim / 8; ++i) {
-      const float2 pair = there ? *reinterpret_cast<const float2*>(from + i * 8) : make_float2(0.0f, 0.0f);
-      queries[i / 2][half + i % 2 * 2] = PackBf16(pair.x, pair.y);
+      queries[i / 2][half + i % 2 * 2] = there ? QueryPair(call, place + i * 8) : 0;
     }
   }
 }
@@ -308,10 +307,12 @@ __device__ inline void AttendQueries(const DeviceCall& call, const DeviceProblem
   for (int half = 0; half < 2; ++half) {
     if (row + half * 8 >= RowsOf(item)) continue;
     const float scale = states[half].Normalizer(edges.HasEdges(half));
-    float* const to = OutRow(call, problem, item, row + half * 8) + first_column;
+    const OutRow out = OutRowOf(call, problem, item, row + half * 8);
 #pragma unroll
     for (int block = 0; block < kDim / kMapColumns; ++block) {
-      WriteRow(to + block * kMapColumns, kMapColumns, half, scale, sums[block]);
+      const int first = block * kMapColumns + first_column;
+      WriteRow([&](int column, const float(&pair)[2]) { out.Put<true>(first + column, pair); }, kMapColumns, half,
+               scale, sums[block]);
     }
   }
 }

@@ -137,7 +137,8 @@ __device__ inline void AttendQueries(const DeviceCall& call, const DeviceProblem
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (row + half * 8 >= RowsOf(item)) continue;
-    WriteRow(OutRow(call, problem, item, row + half * 8) + first_column, kDim, half,
+    const OutRow out = OutRowOf(call, problem, item, row + half * 8);
+    WriteRow([&](int column, const float(&pair)[2]) { out.Put<false>(first_column + column, pair); }, kDim, half,
              states[half].Normalizer(edges.HasEdges(half)), sums);
   }
 }

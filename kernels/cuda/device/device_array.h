@@ -65,6 +65,30 @@ class DeviceArray {
   int64_t counted_ = 0;  // by Device::Count
 };
 
+// Memory of calls that run one behind the other, kept from one to the next.
+class Scratch {
+ public:
+  // For work that is enqueued before the next Take; may hold anything. Errors as Device::Allocate.
+  absl::StatusOr<void*> Take(Device& device, int64_t bytes) {
+    if (bytes > bytes_) {
+      Free();
+      absl::StatusOr<DeviceArray> array = DeviceArray::Create(device, bytes);
+      if (!array.ok()) return array.status();
+      array_ = *std::move(array);
+      bytes_ = bytes;
+    }
+    return array_.data();
+  }
+  void Free() {
+    array_ = DeviceArray();
+    bytes_ = 0;
+  }
+
+ private:
+  DeviceArray array_;
+  int64_t bytes_ = 0;
+};
+
 }  // namespace edgewise::cuda
 
 #endif  // EDGEWISE_KERNELS_CUDA_DEVICE_DEVICE_ARRAY_H_

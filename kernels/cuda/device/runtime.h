@@ -44,6 +44,7 @@ class Device : public std::enable_shared_from_this<Device> {
   const std::string& name() const { return name_; }
   int major() const { return major_; }  // of the compute capability
   int minor() const { return minor_; }
+  int sm() const { return 10 * major_ + minor_; }
   int64_t shared_memory() const { return shared_memory_; }  // bytes that a block can have
   int multiprocessors() const { return multiprocessors_; }
   Staging& staging() const { return *staging_; }

@@ -11,7 +11,7 @@
 
 namespace edgewise::cuda {
 
-// kWidth floats; 4 of them are moved by one 16-byte access and lie 16-byte aligned.
+// kWidth floats; 4 of them are moved by one 16-byte access and lie 16-byte aligned, 2 are stored by one of 8 bytes.
 template <int kWidth>
 struct Floats {
   float at[kWidth];
@@ -33,6 +33,8 @@ template <int kWidth>
 __device__ inline void StoreFloats(float* to, const Floats<kWidth>& value) {
   if constexpr (kWidth == 4) {
     *reinterpret_cast<float4*>(to) = make_float4(value.at[0], value.at[1], value.at[2], value.at[3]);
+  } else if constexpr (kWidth == 2) {
+    *reinterpret_cast<float2*>(to) = make_float2(value.at[0], value.at[1]);
   } else {
     for (int i = 0; i < kWidth; ++i) to[i] = value.at[i];
   }

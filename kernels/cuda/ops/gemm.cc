@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/device/device_array.h"
 #include "kernels/cuda/ops/gemm_kernels.h"
+#include "kernels/cuda/ops/rows.h"
 
 namespace edgewise::cuda {
 namespace {
@@ -61,15 +62,15 @@ absl::StatusOr<std::unique_ptr<Gemm>> Gemm::Create(std::shared_ptr<Device> devic
   return std::unique_ptr<Gemm>(new Gemm(std::move(device), *std::move(library)));
 }
 
-absl::StatusOr<int32_t> Gemm::RunBy(const GemmLibrary::Algorithm& algorithm, const GemmCall& call, const void* weight,
-                                    const void* x, float* y, bool accumulate) {
+absl::StatusOr<int32_t> Gemm::RunBy(cudaStream_t stream, const GemmLibrary::Algorithm& algorithm, const GemmCall& call,
+                                    const void* weight, const void* x, float* y, bool accumulate) {
   const int64_t slice_bytes = call.shape.in * call.shape.element();
   const auto of_slice = [&](const void* data, int32_t slice) {
     return static_cast<const unsigned char*>(data) + slice * slice_bytes;
   };
   for (int32_t s = 0; s < (call.apart ? 1 : call.shape.slices); ++s) {
     const absl::Status status =
-        library_->Run(call, algorithm, of_slice(weight, s), of_slice(x, s), y, accumulate || s > 0);
+        library_->Run(stream, call, algorithm, of_slice(weight, s), of_slice(x, s), y, accumulate || s > 0);
     if (!status.ok()) return status;
   }
   return call.apart ? call.shape.slices : 1;
@@ -79,14 +80,24 @@ absl::StatusOr<int32_t> Gemm::Run(const GemmPlan& plan, const void* weight, cons
                                   int64_t rows, float* y, int64_t y_stride, bool accumulate) {
   if (const auto& algorithm = plan.algorithms[ClassOf(rows)]; algorithm.has_value()) {
     absl::StatusOr<int32_t> sums =
-        RunBy(*algorithm, CallOf(plan.shape, rows, x_stride, y_stride), weight, x, y, accumulate);
+        RunBy(device_->stream(), *algorithm, CallOf(plan.shape, rows, x_stride, y_stride), weight, x, y, accumulate);
     // Not every number of rows was tried.
     if (!absl::IsUnimplemented(sums.status())) return sums;
   }
-  const absl::Status status = CudaStatus(
-      ChainProduct(device_->stream(), plan.shape, weight, x, x_stride, rows, y, y_stride, accumulate), "product");
+  const Finish plain = {.y = {y, y_stride}, .accumulate = accumulate};
+  const absl::Status status = RunFinished(plan, weight, x, x_stride, rows, plain);
   if (!status.ok()) return status;
   return 1;
+}
+
+bool Gemm::FinishesItself(const GemmPlan& plan, int64_t rows, bool apart) {
+  const size_t row_class = ClassOf(rows);
+  return !plan.algorithms[row_class].has_value() || (apart && plan.own_finishes[row_class]);
+}
+
+absl::Status Gemm::RunFinished(const GemmPlan& plan, const void* weight, const void* x, int64_t x_stride, int64_t rows,
+                               const Finish& finish) {
+  return CudaStatus(ChainProduct(device_->stream(), plan.shape, weight, x, x_stride, rows, finish), "product");
 }
 
 // Random rows, room for their products, and the first kTrialRows products of our own kernel.
@@ -114,8 +125,8 @@ absl::StatusOr<Gemm::Trial> Gemm::MakeTrial(const GemmShape& shape, int64_t most
   const int64_t rows = std::min(kTrialRows, most_rows);
   cudaError_t error = FillTrial(stream, most_rows, shape.row_bytes(), kTrialRows, trial.x.data());
   if (error == cudaSuccess) {
-    error = ChainProduct(stream, shape, weight, trial.x.data(), columns, rows, trial.expected.as<float>(), shape.out,
-                         false);
+    const Finish plain = {.y = {trial.expected.as<float>(), shape.out}};
+    error = ChainProduct(stream, shape, weight, trial.x.data(), columns, rows, plain);
   }
   if (error == cudaSuccess) error = cudaMemsetAsync(trial.differs.data(), 0, sizeof(int32_t), stream);
   if (error == cudaSuccess) {
@@ -150,7 +161,7 @@ absl::StatusOr<bool> Gemm::HasOurBytes(const GemmLibrary::Algorithm& algorithm, 
     // y = product, and where that is what Run does y += product.
     for (int times = 1; times <= (shape.slices == 1 ? 2 : 1); ++times) {
       const absl::StatusOr<int32_t> sums =
-          RunBy(algorithm, call, trial.weight, trial.x.data(), trial.y.as<float>(), times == 2);
+          RunBy(stream, algorithm, call, trial.weight, trial.x.data(), trial.y.as<float>(), times == 2);
       if (absl::IsUnimplemented(sums.status())) return false;
       if (!sums.ok()) return sums.status();
       if (error != cudaSuccess) continue;
@@ -168,7 +179,7 @@ absl::StatusOr<std::shared_ptr<const GemmPlan>> Gemm::Plan(const GemmShape& shap
   for (const auto& [ordinal, plan] : Plans()) {
     if (ordinal == device_->ordinal() && plan->shape == shape) return plan;
   }
-  auto plan = std::make_shared<GemmPlan>(GemmPlan{shape, {}});
+  auto plan = std::make_shared<GemmPlan>(GemmPlan{shape});
   std::array<std::vector<GemmLibrary::Algorithm>, kRowClasses.size()> offers;
   int64_t most_rows = 0;
   for (size_t c = 0; library_ != nullptr && c < kRowClasses.size() && LeastRows(c) <= shape.most_rows; ++c) {
@@ -182,7 +193,7 @@ absl::StatusOr<std::shared_ptr<const GemmPlan>> Gemm::Plan(const GemmShape& shap
     if (!trial.ok()) return trial.status();
     if (trial->zero) return plan;
     for (size_t c = 0; c < kRowClasses.size(); ++c) {
-      const absl::Status status = Choose(offers[c], shape, c, *trial, plan->algorithms[c]);
+      const absl::Status status = Choose(offers[c], c, *trial, *plan);
       if (!status.ok()) return status;
     }
   }
@@ -190,22 +201,42 @@ absl::StatusOr<std::shared_ptr<const GemmPlan>> Gemm::Plan(const GemmShape& shap
   return plan;
 }
 
-// The fastest of those with our bytes.
-absl::Status Gemm::Choose(const std::vector<GemmLibrary::Algorithm>& offered, const GemmShape& shape, size_t row_class,
-                          const Trial& trial, std::optional<GemmLibrary::Algorithm>& chosen) {
+// The fastest of those with our bytes; and whether our own kernel is faster where the product is finished.
+absl::Status Gemm::Choose(const std::vector<GemmLibrary::Algorithm>& offered, size_t row_class, const Trial& trial,
+                          GemmPlan& plan) {
+  const GemmShape& shape = plan.shape;
+  const int64_t rows = MostRows(shape, row_class);
+  auto* const y = trial.y.as<float>();
   float least = std::numeric_limits<float>::infinity();
   for (const GemmLibrary::Algorithm& algorithm : offered) {
     const absl::StatusOr<bool> same = HasOurBytes(algorithm, shape, row_class, trial);
     if (!same.ok()) return same.status();
     if (!*same) continue;
-    const absl::StatusOr<float> milliseconds = library_->Time(TrialOf(shape, MostRows(shape, row_class)), algorithm,
-                                                              trial.weight, trial.x.data(), trial.y.as<float>());
+    const absl::StatusOr<float> milliseconds = library_->Time([&](cudaStream_t stream) {
+      return RunBy(stream, algorithm, TrialOf(shape, rows), trial.weight, trial.x.data(), y, false).status();
+    });
     if (!milliseconds.ok()) return milliseconds.status();
     if (*milliseconds < least) {
       least = *milliseconds;
-      chosen = algorithm;
+      plan.algorithms[row_class] = algorithm;
     }
   }
+  if (!plan.algorithms[row_class].has_value()) return absl::OkStatus();
+  const Finish finish = {.y = {y, shape.out, Form::kFloat32, 0, shape.out}};
+  const absl::StatusOr<float> own = library_->Time([&](cudaStream_t stream) {
+    return CudaStatus(ChainProduct(stream, shape, trial.weight, trial.x.data(), shape.slices * shape.in, rows, finish),
+                      "clock of our product");
+  });
+  if (!own.ok()) return own.status();
+  const absl::StatusOr<float> both = library_->Time([&](cudaStream_t stream) {
+    const absl::StatusOr<int32_t> sums =
+        RunBy(stream, *plan.algorithms[row_class], TrialOf(shape, rows), trial.weight, trial.x.data(), y, false);
+    if (!sums.ok()) return sums.status();
+    return CudaStatus(FinishProduct(stream, {y, rows, shape.out}, *sums, finish, shape.out),
+                      "clock of what follows a product");
+  });
+  if (!both.ok()) return both.status();
+  plan.own_finishes[row_class] = *own <= *both;
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/device/vector.cuh"
+#include "kernels/cuda/ops/forms.cuh"
 #include "kernels/cuda/ops/gemm_kernels.h"
 
 namespace edgewise::cuda {
@@ -22,10 +23,9 @@ using Rows = T[kTile][kPitch<T>];
 struct Product {
   const void* weight;
   const void* x;
-  float* y;
-  int64_t x_stride, y_stride, rows, row_tiles;
+  int64_t x_stride, rows, row_tiles;
   int out, in, slices;
-  bool accumulate;
+  Finish finish;
 };
 
 // Starts to copy `columns` columns of up to kTile of the rows that are left; beyond them are zeros.
@@ -133,48 +133,24 @@ __global__ void __launch_bounds__(kThreads) ChainKernel(Product p) {
       sum[i] = 0.0f;
     }
   }
+  // Through shared memory, so that a thread has four neighbours.
+  constexpr int kTilePitch = kTile + 4;
+  static_assert(kTile * kTilePitch * sizeof(float) <= sizeof(x));
+  auto* const tile = reinterpret_cast<float*>(&x[0][0][0]);
 #pragma unroll
   for (int i = 0; i < kSums; ++i) {
     const int2 place = PlaceOf<T>(i);
-    if (place.x >= rows || column + place.y >= p.out) continue;
-    float* y = p.y + (row + place.x) * p.y_stride + column + place.y;
-    *y = p.accumulate ? total[i] + *y : total[i];
+    tile[place.x * kTilePitch + place.y] = total[i];
   }
-}
-
-// Eight columns of a row, to one place or, as parts, to six of `stride` columns apart.
-template <Packing kPacking>
-__device__ inline void PackEight(const float (&from)[8], __nv_bfloat16* to, int64_t stride) {
-  constexpr int kProducts = kPacking == Packing::kRounded ? 1 : kPartProducts;
-  constexpr int kPart[2][6] = {{2, 0, 1, 1, 0, 0}, {0, 2, 1, 0, 1, 0}};
-  union {
-    uint4 words;
-    __nv_bfloat16 at[8];
-  } packed[kProducts];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    if constexpr (kPacking == Packing::kRounded) {
-      packed[0].at[i] = __float2bfloat16_rn(from[i]);
-    } else {
-      constexpr unsigned kExponent = 0x7F800000u;
-      const unsigned bits = __float_as_uint(from[i]);
-      const bool finite = (bits & kExponent) != kExponent;
-      float rest = from[i], part[3];
-      part[0] = __bfloat162float(__float2bfloat16_rn(rest));
-      // A finite number that would be rounded to infinity is cut off.
-      if (finite && (__float_as_uint(part[0]) & kExponent) == kExponent) part[0] = __uint_as_float(bits & 0xFFFF0000u);
-      rest -= part[0];
-      part[1] = __bfloat162float(__float2bfloat16_rn(rest));
-      part[2] = rest - part[1];
-#pragma unroll
-      for (int j = 0; j < kProducts; ++j) {
-        const float value = part[kPart[kPacking == Packing::kPartsOfW][j]];
-        packed[j].at[i] = __float2bfloat16_rn(finite ? value : j + 1 == kProducts ? from[i] : 0.0f);
-      }
-    }
+  __syncthreads();
+#pragma unroll 1
+  for (int i = 4 * static_cast<int>(threadIdx.x); i < kTile * kTile; i += 4 * kThreads) {
+    const int r = i / kTile, c = i % kTile;
+    if (r >= rows || column + c >= p.out) continue;
+    Floats<4> value = LoadFloats<4>(tile + r * kTilePitch + c);
+    Apply<4>(p.finish, row + r, column + c, value);
+    Store<4>(p.finish.y, row + r, column + c, value.at);
   }
-#pragma unroll
-  for (int j = 0; j < kProducts; ++j) *reinterpret_cast<uint4*>(to + j * stride) = packed[j].words;
 }
 
 // A thread has eight columns of the `eights` of all rows, of which a row has row_eights.
@@ -195,8 +171,8 @@ __global__ void __launch_bounds__(kThreads)
     for (int e = 0; e < 4; ++e) eight_of[i + e] = four.at[e];
   }
   const unsigned before = column / slice * slice;  // columns of the slices before this one
-  PackEight<kPacking>(
-      eight_of, to + kProducts * (static_cast<int64_t>(row) * row_eights * 8 + before) + (column - before), slice);
+  Pack<kPacking>(eight_of, to + kProducts * (static_cast<int64_t>(row) * row_eights * 8 + before) + (column - before),
+                 slice);
 }
 
 __device__ inline uint32_t Mixed(uint32_t x) {
@@ -240,19 +216,11 @@ cudaError_t LaunchPack(cudaStream_t stream, ConstMatrix x, int64_t slice, int64_
 }  // namespace
 
 cudaError_t ChainProduct(cudaStream_t stream, const GemmShape& shape, const void* weight, const void* x,
-                         int64_t x_stride, int64_t rows, float* y, int64_t y_stride, bool accumulate) {
+                         int64_t x_stride, int64_t rows, const Finish& finish) {
   const int64_t row_tiles = (rows + kTile - 1) / kTile, column_tiles = (shape.out + kTile - 1) / kTile;
-  const Product product = {weight,
-                           x,
-                           y,
-                           x_stride,
-                           y_stride,
-                           rows,
-                           row_tiles,
-                           static_cast<int>(shape.out),
-                           static_cast<int>(shape.in),
-                           shape.slices,
-                           accumulate};
+  const Product product = {
+      weight,       x,     x_stride, rows, row_tiles, static_cast<int>(shape.out), static_cast<int>(shape.in),
+      shape.slices, finish};
   return Launch(stream, row_tiles * column_tiles, kThreads, 0,
                 shape.bf16 ? kLoaded<ChainKernel<__nv_bfloat16>> : kLoaded<ChainKernel<float>>, product);
 }

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/device/runtime.h"
+#include "kernels/cuda/ops/forms.h"
 #include "kernels/cuda/ops/gemm_library.h"
 
 namespace edgewise::cuda {
@@ -41,6 +42,25 @@ inline SumOrder OrderOf(int64_t in, bool bf16, int sm) {
   return {parts, in < 256 ? 1 : static_cast<int32_t>(std::max<int64_t>(2, (in + 511) / 512))};
 }
 
+// Columns of a row in a form (forms.h), with those of zeros; floats that the row takes (Backend::RowFloats); rows that
+// kernels write. `sm` as OrderOf.
+inline int64_t SliceOf(Form form, int64_t columns, int sm) {
+  const int64_t slices = form == Form::kParts ? OrderOf(columns, false, sm).slices : 1;
+  return (columns + kGemmIn * slices - 1) / (kGemmIn * slices) * kGemmIn;
+}
+inline int64_t PaddedColumns(Form form, int64_t columns, int sm) {
+  if (form == Form::kFloat32) return columns;
+  return SliceOf(form, columns, sm) * (form == Form::kParts ? OrderOf(columns, false, sm).slices : 1);
+}
+inline int64_t RowFloats(Form form, int64_t columns, int sm) {
+  const int64_t padded = PaddedColumns(form, columns, sm);
+  return form == Form::kFloat32 ? padded : padded / 2 * (form == Form::kParts ? kPartProducts : 1);
+}
+inline FormRows RowsOf(Matrix y, int sm) {
+  return {y.data, y.stride, y.form, static_cast<int32_t>(SliceOf(y.form, y.columns, sm)),
+          PaddedColumns(y.form, y.columns, sm)};
+}
+
 // Rows of x in one product at most.
 inline constexpr int64_t kGemmRows = 16384;
 // The most rows of each class of numbers of rows. One algorithm computes a class.
@@ -50,6 +70,7 @@ inline constexpr std::array<int64_t, 9> kRowClasses = {16, 64, 128, 256, 512, 10
 struct GemmPlan {
   GemmShape shape;
   std::array<std::optional<GemmLibrary::Algorithm>, kRowClasses.size()> algorithms;
+  std::array<bool, kRowClasses.size()> own_finishes = {};  // our own kernel is faster than the algorithm and a Finish
 };
 
 // The number of matrices that Run may write for a product of `rows` rows: one, or the sums of each slice apart.
@@ -62,6 +83,13 @@ class Gemm {
  public:
   // Without a library, where the environment says EDGEWISE_CUDA_OWN_PRODUCTS=1.
   static absl::StatusOr<std::unique_ptr<Gemm>> Create(std::shared_ptr<Device> device);
+
+  // Whether our own kernel, which finishes what it sums, is to make a product that is finished. `apart`: by a kernel of
+  // its own otherwise.
+  static bool FinishesItself(const GemmPlan& plan, int64_t rows, bool apart);
+  // Such a product, as Run; finish.y as ChainProduct takes it. Any number of slices.
+  absl::Status RunFinished(const GemmPlan& plan, const void* weight, const void* x, int64_t x_stride, int64_t rows,
+                           const Finish& finish);
 
   // Tries what the library offers on `weight`, and in this process not again for another of its shape. Waits.
   absl::StatusOr<std::shared_ptr<const GemmPlan>> Plan(const GemmShape& shape, const void* weight);
@@ -81,14 +109,14 @@ class Gemm {
 
   Gemm(std::shared_ptr<Device> device, std::unique_ptr<GemmLibrary> library)
       : device_(std::move(device)), library_(std::move(library)) {}
-  absl::StatusOr<int32_t> RunBy(const GemmLibrary::Algorithm& algorithm, const GemmCall& call, const void* weight,
-                                const void* x, float* y, bool accumulate);
+  absl::StatusOr<int32_t> RunBy(cudaStream_t stream, const GemmLibrary::Algorithm& algorithm, const GemmCall& call,
+                                const void* weight, const void* x, float* y, bool accumulate);
   absl::StatusOr<Trial> MakeTrial(const GemmShape& shape, int64_t most_rows, const void* weight);
   absl::StatusOr<bool> Differs(const Trial& trial);
   absl::StatusOr<bool> HasOurBytes(const GemmLibrary::Algorithm& algorithm, const GemmShape& shape, size_t row_class,
                                    const Trial& trial);
-  absl::Status Choose(const std::vector<GemmLibrary::Algorithm>& offered, const GemmShape& shape, size_t row_class,
-                      const Trial& trial, std::optional<GemmLibrary::Algorithm>& chosen);
+  absl::Status Choose(const std::vector<GemmLibrary::Algorithm>& offered, size_t row_class, const Trial& trial,
+                      GemmPlan& plan);
 
   const std::shared_ptr<Device> device_;
   const std::unique_ptr<GemmLibrary> library_;  // null: none

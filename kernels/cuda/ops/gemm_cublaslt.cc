@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <initializer_list>
+#include <type_traits>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -44,6 +46,12 @@ struct Description {
   cublasLtMatrixLayoutOpaque_t weight, x, y;
 };
 
+// A product as it is prepared.
+struct Prepared {
+  Description description;
+  cublasLtMatmulAlgo_t algorithm;
+};
+
 absl::Status FirstError(std::initializer_list<cublasStatus_t> statuses, const char* what) {
   const auto* failed = std::ranges::find_if(statuses, [](cublasStatus_t s) { return s != CUBLAS_STATUS_SUCCESS; });
   return failed == statuses.end() ? absl::OkStatus() : LtStatus(*failed, what);
@@ -75,6 +83,22 @@ absl::Status Describe(const GemmCall& call, Description& d) {
   batched.Update(batch(d.x, shape.in));
   batched.Update(batch(d.y, call.rows * call.y_stride));
   return batched;
+}
+
+// Gives the description of one call of a shape the rows and strides of another, `apart` as it is.
+absl::Status Fit(const GemmCall& call, Description& d) {
+  const auto rows = static_cast<uint64_t>(call.rows);
+  const auto set = [](cublasLtMatrixLayoutOpaque_t& matrix, cublasLtMatrixLayoutAttribute_t attribute,
+                      const auto& value) {
+    return cublasLtMatrixLayoutSetAttribute(&matrix, attribute, &value, sizeof(value));
+  };
+  const absl::Status status =
+      FirstError({set(d.x, CUBLASLT_MATRIX_LAYOUT_COLS, rows), set(d.x, CUBLASLT_MATRIX_LAYOUT_LD, call.x_stride),
+                  set(d.y, CUBLASLT_MATRIX_LAYOUT_COLS, rows), set(d.y, CUBLASLT_MATRIX_LAYOUT_LD, call.y_stride)},
+                 "rows of a product");
+  if (!status.ok() || !call.apart) return status;
+  const int64_t offset = call.rows * call.y_stride;
+  return FirstError({set(d.y, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, offset)}, "rows of slices");
 }
 
 absl::Status DescribePreference(cublasLtMatmulPreferenceOpaque_t& preference) {
@@ -133,21 +157,29 @@ class LtLibrary : public GemmLibrary {
           !SumsInOnePart(candidates[i].algo)) {
         continue;
       }
-      static_assert(sizeof(Algorithm) == sizeof(cublasLtMatmulAlgo_t));
-      std::memcpy(&offered.emplace_back(), &candidates[i].algo, sizeof(Algorithm));
+      const Prepared prepared = {d, candidates[i].algo};
+      static_assert(sizeof(Prepared) <= sizeof(Algorithm) && std::is_trivially_copyable_v<Prepared>);
+      std::memcpy(&offered.emplace_back(), &prepared, sizeof(prepared));
     }
     return offered;
   }
 
-  absl::Status Run(const GemmCall& call, const Algorithm& algorithm, const void* weight, const void* x, float* y,
-                   bool accumulate) override {
-    return RunOn(device_->stream(), call, algorithm, weight, x, y, accumulate);
+  absl::Status Run(cudaStream_t stream, const GemmCall& call, const Algorithm& algorithm, const void* weight,
+                   const void* x, float* y, bool accumulate) override {
+    Prepared prepared;
+    std::memcpy(&prepared, &algorithm, sizeof(prepared));
+    Description& d = prepared.description;
+    absl::Status fitted = Fit(call, d);
+    if (!fitted.ok()) return fitted;
+    const float alpha = 1.0f, beta = accumulate ? 1.0f : 0.0f;  // read before the call returns
+    return LtStatus(cublasLtMatmul(handle_, &d.operation, &alpha, weight, &d.weight, x, &d.x, &beta, y, &d.y, y, &d.y,
+                                   &prepared.algorithm, workspace_.data(), kWorkspaceBytes, stream),
+                    "product");
   }
 
   // From a graph, since the host would take longer to launch small products one by one; on a stream of its own, since
   // others may free memory on the device's meanwhile.
-  absl::StatusOr<float> Time(const GemmCall& call, const Algorithm& algorithm, const void* weight, const void* x,
-                             float* y) override {
+  absl::StatusOr<float> Time(const std::function<absl::Status(cudaStream_t)>& run) override {
     if (absl::Status status = device_->Synchronize(); !status.ok()) return status;
     cudaStream_t stream = nullptr;
     cudaEvent_t begin = nullptr, end = nullptr;
@@ -166,7 +198,7 @@ class LtLibrary : public GemmLibrary {
     if (error == cudaSuccess) error = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
     if (error != cudaSuccess) return CudaStatus(error, "clock of a product");
     absl::Status ran;
-    for (int i = 0; i < kTimed && ran.ok(); ++i) ran = RunOn(stream, call, algorithm, weight, x, y, false);
+    for (int i = 0; i < kTimed && ran.ok(); ++i) ran = run(stream);
     error = cudaStreamEndCapture(stream, &graph);
     if (!ran.ok()) return ran;
     if (error == cudaSuccess) error = cudaGraphInstantiate(&timed, graph, 0);
@@ -182,19 +214,6 @@ class LtLibrary : public GemmLibrary {
   }
 
  private:
-  absl::Status RunOn(cudaStream_t stream, const GemmCall& call, const Algorithm& algorithm, const void* weight,
-                     const void* x, float* y, bool accumulate) {
-    Description d = {};
-    absl::Status described = Describe(call, d);
-    if (!described.ok()) return described;
-    cublasLtMatmulAlgo_t chosen;
-    std::memcpy(&chosen, &algorithm, sizeof(chosen));
-    const float alpha = 1.0f, beta = accumulate ? 1.0f : 0.0f;  // read before the call returns
-    return LtStatus(cublasLtMatmul(handle_, &d.operation, &alpha, weight, &d.weight, x, &d.x, &beta, y, &d.y, y, &d.y,
-                                   &chosen, workspace_.data(), kWorkspaceBytes, stream),
-                    "product");
-  }
-
   const std::shared_ptr<Device> device_;
   const cublasLtHandle_t handle_;
   const DeviceArray workspace_;  // of products that run one after the other

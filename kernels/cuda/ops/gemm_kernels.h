@@ -8,23 +8,19 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/ops/forms.h"
 #include "kernels/cuda/ops/gemm_library.h"
 #include "kernels/tensor.h"
 
 namespace edgewise::cuda {
 
-// As Gemm::Run, for all slices; with `accumulate` y = product + y.
+// As Gemm::Run, for all slices, and `finish` behind it. The columns of finish.y are those of the shape, without zeros;
+// its rows and the bias are whole 16-byte words, 16-byte aligned.
 cudaError_t ChainProduct(cudaStream_t stream, const GemmShape& shape, const void* weight, const void* x,
-                         int64_t x_stride, int64_t rows, float* y, int64_t y_stride, bool accumulate);
+                         int64_t x_stride, int64_t rows, const Finish& finish);
 
-// Float32 rows as a product of bf16 reads them: [slices][products][slice], zeros beyond x.columns. x may be anywhere;
-// `to` begins at a 16-byte address, and `slice` is a multiple of kGemmIn.
-//   kRounded       one product: the nearest bf16
-//   kPartsOfX      six products: x3 x1 x2 x2 x1 x1, where x = x1 + x2 + x3 but for what is below 2^-133
-//   kPartsOfW             beside: w1 w3 w2 w1 w2 w1, of rows that are whole 16-byte words, 16-byte aligned
-// A number that is not finite is the last of its six, and the others are zero: products with it are float32's.
-enum class Packing { kRounded, kPartsOfX, kPartsOfW };
-inline constexpr int64_t kPartProducts = 6;
+// Packs rows, with zeros beyond x.columns. x may be anywhere, but its rows are whole 16-byte words, 16-byte aligned,
+// for kPartsOfW. `to` begins at a 16-byte address, and `slice` is a multiple of kGemmIn.
 cudaError_t PackRows(cudaStream_t stream, ConstMatrix x, Packing packing, int64_t slice, int64_t slices,
                      __nv_bfloat16* to);
 

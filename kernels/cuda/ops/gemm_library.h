@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -42,19 +43,19 @@ struct GemmCall {
 
 class GemmLibrary {
  public:
-  using Algorithm = std::array<uint64_t, 8>;
+  // With the description of a product, so that none is made for a call.
+  using Algorithm = std::array<uint64_t, 64>;
 
   static absl::StatusOr<std::unique_ptr<GemmLibrary>> Create(std::shared_ptr<Device> device);
   virtual ~GemmLibrary() = default;
 
   // Those that sum each element in one part; may be none.
   virtual absl::StatusOr<std::vector<Algorithm>> Offer(const GemmCall& call) = 0;
-  // y = or += the products, on the device's stream. UNIMPLEMENTED, with y as it was: the algorithm does not take it.
-  virtual absl::Status Run(const GemmCall& call, const Algorithm& algorithm, const void* weight, const void* x,
-                           float* y, bool accumulate) = 0;
-  // Milliseconds of a Run without `accumulate`. Waits.
-  virtual absl::StatusOr<float> Time(const GemmCall& call, const Algorithm& algorithm, const void* weight,
-                                     const void* x, float* y) = 0;
+  // y = or += the products, on `stream`. UNIMPLEMENTED, with y as it was: the algorithm does not take it.
+  virtual absl::Status Run(cudaStream_t stream, const GemmCall& call, const Algorithm& algorithm, const void* weight,
+                           const void* x, float* y, bool accumulate) = 0;
+  // Milliseconds of what `run` enqueues on the stream that it is given. Waits.
+  virtual absl::StatusOr<float> Time(const std::function<absl::Status(cudaStream_t)>& run) = 0;
 };
 
 }  // namespace edgewise::cuda

@@ -1,6 +1,6 @@
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/device/vector.cuh"
-#include "kernels/cuda/ops/activate.cuh"
+#include "kernels/cuda/ops/forms.cuh"
 #include "kernels/cuda/ops/rows.h"
 
 namespace edgewise::cuda {
@@ -57,47 +57,98 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
+// Groups of 4 columns that a lane has, in order: body(number, first column). kHeld > 0: the most that it has.
+template <int kHeld, typename Body>
+__device__ inline void ForGroups(int64_t columns, const Body& body) {
+  const int64_t first = static_cast<int64_t>(threadIdx.x % kWarpSize) * 4;
+  if constexpr (kHeld > 0) {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (first + i * 4 * kWarpSize < columns) body(i, first + i * 4 * kWarpSize);
+    }
+  } else {
+#pragma unroll 4
+    for (int64_t c = first; c < columns; c += 4 * kWarpSize) body(0, c);
+  }
+}
+
+struct NormCall {
+  Source product;  // data null: none is added
+  int32_t sums;
+  const float* added;  // to x, as the bias of the product; or null
+  Target x;
+  RowNorm norm;
+  FormRows y, operand;
+  int64_t rows, runs, columns;
+};
+
 // A warp has one run of `columns` columns, of the `runs` of a row: LayerNorm has one, and RmsNorm, without a bias,
 // those of its group. Sums in double. A lane has groups of 4 columns however they are read, so that the order of the
-// sums depends on the number of columns alone.
-template <bool kAligned>
-__global__ void __launch_bounds__(kThreads) NormKernel(Source x, const float* weight, const float* bias, float epsilon,
-                                                       Target y, int64_t rows, int64_t runs, int64_t columns) {
-  const int64_t run = RowOfWarp(), r = run / runs, first = run % runs * columns;
-  if (r >= rows) return;
-  const float* in = x.data + r * x.stride + first;
-  float* out = y.data + r * y.stride + first;
-  double mean = 0.0;
-  if (bias != nullptr) {
-    double sum = 0.0;
-    ForColumns<4>(columns, [&](int64_t c) {
-      const int count = FloatsHere(columns - c);
-      const Floats<4> value = LoadUpTo4<kAligned>(in + c, count);
-      for (int i = 0; i < 4; ++i) sum += static_cast<double>(value.at[i]);
-    });
-    mean = WarpSum(sum) / static_cast<double>(columns);
-  }
-  double squares = 0.0;
-  ForColumns<4>(columns, [&](int64_t c) {
+// sums depends on the number of columns alone. kHeld > 0: groups of a lane that are held in registers.
+template <bool kAligned, int kHeld>
+__global__ void __launch_bounds__(kThreads) NormKernel(const __grid_constant__ NormCall call) {
+  const int64_t columns = call.columns, run = RowOfWarp(), r = run / call.runs, first = run % call.runs * columns;
+  if (r >= call.rows) return;
+  const RowNorm& norm = call.norm;
+  float* x = call.x.data + r * call.x.stride + first;
+  const float* product = call.product.data == nullptr ? nullptr : call.product.data + r * call.product.stride;
+  const bool adds = product != nullptr || call.added != nullptr;
+  Floats<4> held[kHeld > 0 ? kHeld : 1];
+  double sum = 0.0;
+  ForGroups<kHeld>(columns, [&](int i, int64_t c) {
     const int count = FloatsHere(columns - c);
-    const Floats<4> value = LoadUpTo4<kAligned>(in + c, count);
-    for (int i = 0; i < 4; ++i) {
-      const double distance = i < count ? static_cast<double>(value.at[i]) - mean : 0.0;
+    Floats<4> value = LoadUpTo4<kAligned>(x + c, count);
+    if (product != nullptr) {
+      Floats<4> total = LoadUpTo4<kAligned>(product + c, count);
+      for (int32_t s = 1; s < call.sums; ++s) {
+        const Floats<4> next = LoadUpTo4<kAligned>(product + s * call.rows * call.product.stride + c, count);
+        for (int e = 0; e < 4; ++e) total.at[e] += next.at[e];
+      }
+      for (int e = 0; e < 4; ++e) value.at[e] = total.at[e] + value.at[e];
+    }
+    if (call.added != nullptr) {
+      const Floats<4> bias = LoadUpTo4<kAligned>(call.added + c, count);
+      for (int e = 0; e < 4; ++e) value.at[e] += bias.at[e];
+    }
+    // A norm that takes the place of x needs no x, unless it is to be read again.
+    if (adds && (kHeld == 0 || call.y.data != call.x.data)) StoreUpTo4<kAligned>(x + c, count, value);
+    if (kHeld > 0) held[i] = value;
+    for (int e = 0; e < 4; ++e) sum += static_cast<double>(value.at[e]);
+  });
+  const auto at = [&](int i, int64_t c, int count) {
+    if constexpr (kHeld > 0) return held[i];
+    return LoadUpTo4<kAligned>(x + c, count);
+  };
+  double mean = 0.0;
+  if (norm.bias != nullptr) mean = WarpSum(sum) / static_cast<double>(columns);
+  double squares = 0.0;
+  ForGroups<kHeld>(columns, [&](int i, int64_t c) {
+    const int count = FloatsHere(columns - c);
+    const Floats<4> value = at(i, c, count);
+    for (int e = 0; e < 4; ++e) {
+      const double distance = e < count ? static_cast<double>(value.at[e]) - mean : 0.0;
       squares += distance * distance;
     }
   });
   const double variance = WarpSum(squares) / static_cast<double>(columns);
-  const float scale = static_cast<float>(1.0 / sqrt(variance + static_cast<double>(epsilon)));
+  const float scale = static_cast<float>(1.0 / sqrt(variance + static_cast<double>(norm.epsilon)));
   const float center = static_cast<float>(mean);
-  ForColumns<4>(columns, [&](int64_t c) {
+  ForGroups<kHeld>(columns, [&](int i, int64_t c) {
     const int count = FloatsHere(columns - c);
-    Floats<4> value = LoadUpTo4<kAligned>(in + c, count);
-    const Floats<4> w = LoadUpTo4<kAligned>(weight + c, count);
+    Floats<4> value = at(i, c, count);
+    const Floats<4> w = LoadUpTo4<kAligned>(norm.weight + c, count);
     Floats<4> b = {};
-    if (bias != nullptr) b = LoadUpTo4<kAligned>(bias + c, count);
-    for (int i = 0; i < 4; ++i) value.at[i] = (value.at[i] - center) * scale * w.at[i] + b.at[i];
-    StoreUpTo4<kAligned>(out + c, count, value);
+    if (norm.bias != nullptr) b = LoadUpTo4<kAligned>(norm.bias + c, count);
+    for (int e = 0; e < 4; ++e) value.at[e] = (value.at[e] - center) * scale * w.at[e] + b.at[e];
+    if (call.y.data != nullptr) StoreUpTo4<kAligned>(call.y.data + r * call.y.stride + first + c, count, value);
+    if (call.operand.data == nullptr) return;
+    for (int e = count; e < 4; ++e) value.at[e] = 0.0f;
+    Store<4>(call.operand, r, c, value.at);
   });
+  const float zeros[4] = {};
+  for (int64_t c = (columns + 3) / 4 * 4 + threadIdx.x % kWarpSize * 4; c < call.operand.padded; c += 4 * kWarpSize) {
+    Store<4>(call.operand, r, c, zeros);
+  }
 }
 
 // One warp has one run of 2 * half columns, of the `runs` of a row.
@@ -171,36 +222,35 @@ __global__ void __launch_bounds__(kThreads) PairKernel(Source x0, Source x1, Tar
 
 // A thread has kWidth columns, so that few rows, too, are many threads.
 template <int kWidth>
-__global__ void __launch_bounds__(kThreads)
-    FinishKernel(Source product, int32_t sums, const float* bias, Activation activation, bool accumulate, int64_t gated,
-                 Target y, int64_t rows, unsigned row_runs) {
+__global__ void __launch_bounds__(kThreads) FinishKernel(Source product, int32_t sums, Finish finish, int64_t gated,
+                                                         int64_t rows, int64_t columns, unsigned row_runs) {
   const unsigned run = blockIdx.x * kThreads + threadIdx.x;
   const int64_t r = run / row_runs, c = run % row_runs * kWidth;
   if (r >= rows) return;
-  const float* in = product.data + r * product.stride + c;
-  float* out = y.data + r * y.stride + c;
-  Floats<kWidth> value = LoadFloats<kWidth>(in);
+  Floats<kWidth> value = {};
+  if (c < columns) {
+    const float* in = product.data + r * product.stride + c;
+    const auto sum_at = [&](const float* from) {
+      Floats<kWidth> sum = LoadFloats<kWidth>(from);
 #pragma unroll 4
-  for (int32_t s = 1; s < sums; ++s) {
-    const Floats<kWidth> next = LoadFloats<kWidth>(in + s * rows * product.stride);
-    for (int i = 0; i < kWidth; ++i) value.at[i] += next.at[i];
+      for (int32_t s = 1; s < sums; ++s) {
+        const Floats<kWidth> next = LoadFloats<kWidth>(from + s * rows * product.stride);
+        for (int i = 0; i < kWidth; ++i) sum.at[i] += next.at[i];
+      }
+      return sum;
+    };
+    value = sum_at(in);
+    Apply<kWidth>(finish, r, c, value);
+    if (gated > 0) {
+      Floats<kWidth> other = sum_at(in + gated);
+      if (finish.bias != nullptr) {
+        const Floats<kWidth> bias = LoadFloats<kWidth>(finish.bias + gated + c);
+        for (int i = 0; i < kWidth; ++i) other.at[i] += bias.at[i];
+      }
+      for (int i = 0; i < kWidth; ++i) value.at[i] *= other.at[i];
+    }
   }
-  if (accumulate) {
-    const Floats<kWidth> before = LoadFloats<kWidth>(out);
-    for (int i = 0; i < kWidth; ++i) value.at[i] += before.at[i];
-  }
-  if (bias != nullptr) {
-    const Floats<kWidth> b = LoadFloats<kWidth>(bias + c);
-    for (int i = 0; i < kWidth; ++i) value.at[i] += b.at[i];
-  }
-  if (!accumulate) {
-    for (int i = 0; i < kWidth; ++i) value.at[i] = Activate(activation, value.at[i]);
-  }
-  if (gated > 0) {
-    const Floats<kWidth> other = LoadFloats<kWidth>(in + gated);
-    for (int i = 0; i < kWidth; ++i) value.at[i] *= other.at[i];
-  }
-  StoreFloats<kWidth>(out, value);
+  Store<kWidth>(finish.y, r, c, value.at);
 }
 
 // A column at a time: for shapes without 16-byte rows.
@@ -232,13 +282,21 @@ cudaError_t Embed(cudaStream_t stream, ConstMatrix word, ConstMatrix position, c
                 SourceOf(word), SourceOf(position), token_ids, positions, TargetOf(y), y.rows, y.columns);
 }
 
-cudaError_t Norm(cudaStream_t stream, ConstMatrix x, const float* weight, const float* bias, float epsilon,
-                 int64_t columns, Matrix y) {
-  const bool aligned = columns % 4 == 0 && Aligned(x) && Aligned(y) && Aligned16(weight, 0) && Aligned16(bias, 0);
+cudaError_t Norm(cudaStream_t stream, const Added& added, Matrix x, const RowNorm& norm, int64_t columns,
+                 const FormRows& y, const FormRows& operand) {
+  const auto whole = [](const float* data, int64_t stride) {
+    return Aligned16(data, stride * static_cast<int64_t>(sizeof(float)));
+  };
+  const bool aligned = columns % 4 == 0 && Aligned(x) && whole(y.data, y.stride) && Aligned(added.product) &&
+                       whole(added.bias, 0) && whole(norm.weight, 0) && whole(norm.bias, 0);
   const int64_t runs = x.columns / columns;
-  return Launch(stream, RowBlocks(x.rows * runs), kThreads, 0,
-                aligned ? kLoaded<NormKernel<true>> : kLoaded<NormKernel<false>>, SourceOf(x), weight, bias, epsilon,
-                TargetOf(y), x.rows, runs, columns);
+  const NormCall call = {
+      SourceOf(added.product), added.sums, added.bias, TargetOf(x), norm, y, operand, x.rows, runs, columns};
+  constexpr int kHeld = 8;
+  auto kernel = kLoaded<NormKernel<false, 0>>;
+  if (aligned)
+    kernel = columns <= kHeld * 4 * kWarpSize ? kLoaded<NormKernel<true, kHeld>> : kLoaded<NormKernel<true, 0>>;
+  return Launch(stream, RowBlocks(x.rows * runs), kThreads, 0, kernel, call);
 }
 
 cudaError_t Rotate(cudaStream_t stream, Matrix x, ConstMatrix table, const int32_t* positions) {
@@ -265,13 +323,15 @@ cudaError_t PairFeatures(cudaStream_t stream, ConstMatrix x0, ConstMatrix x1, Ma
                 SourceOf(x0), SourceOf(x1), TargetOf(y), y.rows, x0.columns);
 }
 
-cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, int32_t sums, const float* bias,
-                          Activation activation, bool accumulate, Matrix y, int64_t gated) {
-  const bool wide = (y.columns | gated) % 4 == 0 && Aligned(product) && Aligned(y) && Aligned16(bias, 0);
-  const int64_t row_runs = wide ? y.columns / 4 : y.columns;
-  return Launch(stream, (y.rows * row_runs + kThreads - 1) / kThreads, kThreads, 0,
-                wide ? kLoaded<FinishKernel<4>> : kLoaded<FinishKernel<1>>, SourceOf(product), sums, bias, activation,
-                accumulate, gated, TargetOf(y), y.rows, static_cast<unsigned>(row_runs));
+cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, int32_t sums, const Finish& finish, int64_t columns,
+                          int64_t gated) {
+  const FormRows& y = finish.y;
+  const bool wide = (columns | gated) % 4 == 0 && Aligned(product) &&
+                    Aligned16(y.data, y.stride * static_cast<int64_t>(sizeof(float))) && Aligned16(finish.bias, 0);
+  const int64_t row_runs = wide ? y.padded / 4 : y.padded;
+  return Launch(stream, (product.rows * row_runs + kThreads - 1) / kThreads, kThreads, 0,
+                wide ? kLoaded<FinishKernel<4>> : kLoaded<FinishKernel<1>>, SourceOf(product), sums, finish, gated,
+                product.rows, columns, static_cast<unsigned>(row_runs));
 }
 
 cudaError_t PadRows(cudaStream_t stream, ConstMatrix x, float* to, int64_t columns) {

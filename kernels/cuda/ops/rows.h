@@ -11,7 +11,8 @@
 
 #include <cstdint>
 
-#include "kernels/activation.h"
+#include "kernels/cuda/ops/forms.h"
+#include "kernels/row_norm.h"
 #include "kernels/tensor.h"
 
 namespace edgewise::cuda {
@@ -20,10 +21,17 @@ namespace edgewise::cuda {
 cudaError_t Embed(cudaStream_t stream, ConstMatrix word, ConstMatrix position, const int32_t* token_ids,
                   const int32_t* positions, Matrix y);
 
-// LayerNorm of each run of `columns` columns of a row, or without a bias RmsNorm. weight and bias [columns]; y may be
-// x.
-cudaError_t Norm(cudaStream_t stream, ConstMatrix x, const float* weight, const float* bias, float epsilon,
-                 int64_t columns, Matrix y);
+// A product that is added to a residual stream, in the order (product + x) + bias; as FinishProduct takes it. data
+// null: it is in x already.
+struct Added {
+  ConstMatrix product;
+  int32_t sums = 1;
+  const float* bias = nullptr;
+};
+// x += added; then the norm of each run of `columns` columns of a row, to y (float32; may be x) and to `operand`, which
+// takes whole rows. Without anything added x is not written.
+cudaError_t Norm(cudaStream_t stream, const Added& added, Matrix x, const RowNorm& norm, int64_t columns,
+                 const FormRows& y, const FormRows& operand);
 
 cudaError_t Rotate(cudaStream_t stream, Matrix x, ConstMatrix table, const int32_t* positions);
 
@@ -35,12 +43,11 @@ cudaError_t PoolMean(cudaStream_t stream, ConstMatrix x, const int64_t* offsets,
 
 cudaError_t PairFeatures(cudaStream_t stream, ConstMatrix x0, ConstMatrix x1, Matrix y);
 
-// y = activation(product + bias), bias [columns] or null; y may be `product`. The product is the sum of `sums` matrices
-// in order, each of product.rows rows and behind the one before. With `accumulate` y += product + bias, in the order
-// (product + y) + bias, and without an activation. gated > 0: y is then multiplied by the columns of the product from
-// `gated` on.
-cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, int32_t sums, const float* bias,
-                          Activation activation, bool accumulate, Matrix y, int64_t gated = 0);
+// Finishes `columns` columns of a product; finish.y may be `product`. The product is the sum of `sums` matrices in
+// order, each of product.rows rows and behind the one before. gated > 0: y is then multiplied by the columns of the
+// product from `gated` on.
+cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, int32_t sums, const Finish& finish, int64_t columns,
+                          int64_t gated = 0);
 
 // to [rows, columns]: x and, beyond its columns, zeros.
 cudaError_t PadRows(cudaStream_t stream, ConstMatrix x, float* to, int64_t columns);

@@ -59,8 +59,10 @@ void SetCapability(int capability);
 // Whether MmaBf16 adds 16 products as MmaHalf does (device.h), and not rounds after each.
 void SetMmaBf16CutsOff(bool cuts_off);
 
-uint64_t launches();  // made since the process began
-uint64_t calls();     // of the runtime API, likewise
+uint64_t launches();     // made since the process began
+uint64_t allocations();  // of device memory, from the pool or not, likewise
+uint64_t copies();       // likewise
+uint64_t calls();        // of the runtime API, likewise
 
 // The number of times that a thread of a grid has given way, or has left the kernel, since the process began.
 uint64_t Steps();

@@ -92,6 +92,7 @@ void TakeOff(Device& d, const void* host, size_t bytes, bool to_host, cudaStream
 cudaError_t Copy(Device& d, void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                  cudaMemcpyKind kind, cudaStream_t stream) {
   if (width == 0 || height == 0) return cudaSuccess;
+  ++d.copies;
   if (height > 1 && (width > to_pitch || width > from_pitch)) return cudaErrorInvalidValue;
   const bool any = kind == cudaMemcpyDefault;
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
@@ -155,6 +156,7 @@ cudaError_t Allocate(Device& d, void** pointer, size_t bytes, bool pooled, cudaS
   if (bytes == 0) return cudaSuccess;
   const cudaError_t error = pooled ? TakeFromPool(d, RoundUp(bytes, kPoolRounding)) : TakeFromDriver(d, bytes);
   if (error != cudaSuccess) return error;
+  ++d.allocated;
   if (d.guarded) {
     void* mapped = mmap(nullptr, MappedBytes(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) FailCall("no host memory for %zu bytes", bytes);
@@ -231,6 +233,16 @@ void SetCapability(int capability) {
 void SetMemoryLimit(size_t bytes) {
   const std::lock_guard lock(TheDevice().mutex);
   TheDevice().memory = bytes;
+}
+
+uint64_t allocations() {
+  const std::lock_guard lock(TheDevice().mutex);
+  return TheDevice().allocated;
+}
+
+uint64_t copies() {
+  const std::lock_guard lock(TheDevice().mutex);
+  return TheDevice().copies;
 }
 
 Taken TakenSoFar() {

@@ -50,7 +50,7 @@ struct Device {
   std::atomic<uint64_t> calls = 0;
   int64_t launches_left = -1;  // until all calls fail; negative: never
   bool lost = false;
-  uint64_t launches = 0;
+  uint64_t launches = 0, allocated = 0, copies = 0;  // how many
   Order order = kForward;
   bool guarded = false;  // host code that touches device memory ends the process
   int unguarded = 0;     // how many reasons there are why it can be touched now
