@@ -18,7 +18,7 @@
 #include "bench/caps_models.h"
 #include "bench/flags.h"
 #include "bench/provenance.h"
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 
 namespace edgewise::bench {
 namespace {

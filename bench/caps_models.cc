@@ -9,10 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/json_text.h"
 #include "bench/timing.h"
-#include "model/checkpoint/json_text.h"
 #include "model/forward/pass.h"
-#include "model/load.h"
+#include "model/load/load.h"
 
 namespace edgewise::bench {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "bench/attention_calls.h"
 #include "bench/flags.h"
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 
 namespace edgewise::bench {
 namespace {

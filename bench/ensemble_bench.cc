@@ -18,7 +18,7 @@
 #include "bench/random_model.h"
 #include "bench/timing.h"
 #include "kernels/backend.h"
-#include "model/checkpoint/config.h"
+#include "model/config/config.h"
 #include "model/forward/pass.h"
 #include "model/kinds/override.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "text/flag_set.h"
+#include "base/flag_set.h"
 
 namespace edgewise::bench {
 

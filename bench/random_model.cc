@@ -10,9 +10,10 @@
 #include <sstream>
 
 #include "bench/timing.h"
-#include "model/checkpoint/config.h"
+#include "model/checkpoint/parse_config.h"
 #include "model/checkpoint/weights.h"
-#include "model/load.h"
+#include "model/config/config.h"
+#include "model/load/load.h"
 
 namespace edgewise::bench {
 

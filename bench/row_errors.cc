@@ -5,8 +5,8 @@
 #include <limits>
 #include <numeric>
 
-#include "kernels/draw.h"
-#include "kernels/reference.h"
+#include "kernels/draw/draw.h"
+#include "kernels/reference/reference.h"
 
 namespace edgewise::bench {
 

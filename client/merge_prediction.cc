@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "text/ensemble_math.h"
+#include "base/ensemble_math.h"
 
 namespace edgewise::internal {
 namespace {

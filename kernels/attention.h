@@ -9,9 +9,9 @@
 #include <variant>
 #include <vector>
 
-#include "kernels/budget.h"
 #include "kernels/cancel_flag.h"
-#include "kernels/draw.h"
+#include "kernels/draw/budget.h"
+#include "kernels/draw/draw.h"
 #include "kernels/phase.h"
 #include "kernels/tensor.h"
 
@@ -130,7 +130,7 @@ struct EdgeCap {
   uint64_t max_edges = kNoCap;   // >= the forced edges of its sequences
   EdgeLedger* ledger = nullptr;  // loses all edges of the call's problems under this cap; null: none
   BudgetShare share;             // of the ledger
-  KeepRule keep = KeepRule::kRandom;
+  CapRule keep = CapRule::kRandom;
   bool capped = false;  // out: edges were dropped
 };
 

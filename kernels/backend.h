@@ -76,7 +76,7 @@ struct BackendOptions {
 // returns; Download and Synchronize wait for it. One thread at a time per backend, but see PreparesBeside; threads may
 // share prepared weights.
 // Errors: RESOURCE_EXHAUSTED out of memory, INTERNAL a kernel failed.
-// All of it is inline: a library of kernels that is loaded at run time has no kernels/backend.cc.
+// All of it is inline: a library of kernels that is loaded at run time has no kernels/devices/make_backend.cc.
 class Backend {
  public:
   virtual ~Backend() = default;

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/philox.h"  // EDGEWISE_HOST_DEVICE
+#include "kernels/draw/philox.h"  // EDGEWISE_HOST_DEVICE
 
 namespace edgewise {
 

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/field_error.h"
+#include "base/status_macros.h"
 #include "model/checkpoint/weights.h"
 #include "model/kinds/kind.h"
-#include "text/field_error.h"
-#include "text/status_macros.h"
 
 namespace edgewise {
 namespace {
@@ -393,20 +393,20 @@ AttentionSpec Model::Choose(const Draw& draw, const std::vector<std::vector<Head
   return choice;
 }
 
-std::unique_ptr<Kept> Model::TakeKept() const {
+std::unique_ptr<WaveCache> Model::TakeWaveCache() const {
   const absl::MutexLock lock(&mutex_);
-  if (kept_.empty()) return nullptr;
-  std::unique_ptr<Kept> kept = std::move(kept_.back());
-  kept_.pop_back();
+  if (wave_caches_.empty()) return nullptr;
+  std::unique_ptr<WaveCache> kept = std::move(wave_caches_.back());
+  wave_caches_.pop_back();
   return kept;
 }
 
-void Model::Keep(std::unique_ptr<Kept> kept) const {
+void Model::ReturnWaveCache(std::unique_ptr<WaveCache> kept) const {
   const absl::MutexLock lock(&mutex_);
-  kept_.push_back(std::move(kept));
+  wave_caches_.push_back(std::move(kept));
 }
 
-bool Model::KeepMatters(const Draw& draw) const {
+bool Model::CapRuleMatters(const Draw& draw) const {
   const std::vector<AttentionConfig>& layers = AttentionOf(config_, draw);
   return !draw.dense && std::any_of(layers.begin(), layers.end(),
                                     [](const AttentionConfig& layer) { return layer.kind->memberships; });

@@ -13,24 +13,24 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/work_bounds.h"
 #include "kernels/backend.h"
 #include "model/chat/chat_template.h"
-#include "model/checkpoint/config.h"
-#include "model/checkpoint/tokenizer.h"
+#include "model/config/config.h"
 #include "model/image/rgb_image.h"
 #include "model/input/input.h"
-#include "model/input/work_bounds.h"
 #include "model/kinds/patterns.h"
 #include "model/tokenizers/hf_tokenizer.h"
+#include "model/tokenizers/tokenizer.h"
 
 namespace edgewise {
 
 struct ModelWeights;
 
 // Memory that a pass leaves to later passes of its model.
-class Kept {
+class WaveCache {
  public:
-  virtual ~Kept() = default;
+  virtual ~WaveCache() = default;
 };
 
 enum class TruncateMode { kRefuse, kHead, kTail };
@@ -42,7 +42,7 @@ inline constexpr uint64_t kMaxPositionsAtOnce = 65536;
 
 class Model {
  public:
-  // For LoadModel (model/load.h). `backend` must outlive the model.
+  // For LoadModel (model/load/load.h). `backend` must outlive the model.
   Model(ModelConfig config, std::unique_ptr<const ModelWeights> weights, std::string sha256, uint64_t parameters,
         Backend& backend, std::vector<std::string> skipped_tensors = {},
         std::unique_ptr<const HfTokenizer> hf_tokenizer = nullptr,
@@ -63,7 +63,7 @@ class Model {
   // The tokenizer of a Hugging Face folder that has one; null: none. Lives as long as the model.
   const HfTokenizer* tokenizer() const { return hf_tokenizer_.get(); }
 
-  // The errors of the next eight name their field (text/field_error.h): text, second, token_ids, stride, features,
+  // The errors of the next eight name their field (base/field_error.h): text, second, token_ids, stride, features,
   // image, bias.
 
   // Those that tokenize end where `bounds` say so, with the status that they give.
@@ -138,12 +138,12 @@ class Model {
   // (AttentionSpec::given), else the override or the model's kind. Points into this model and the arguments.
   AttentionSpec Choose(const Draw& draw, const std::vector<std::vector<HeadEdges>>* given, int32_t layer) const;
   // Takes what Keep was given last; null: nothing is left.
-  std::unique_ptr<Kept> TakeKept() const;
-  void Keep(std::unique_ptr<Kept> kept) const;
+  std::unique_ptr<WaveCache> TakeWaveCache() const;
+  void ReturnWaveCache(std::unique_ptr<WaveCache> kept) const;
 
   // Whether some layer draws its edges by their rates, so that Draw::keep says which of them a cap keeps. Given edges
   // are never dropped.
-  bool KeepMatters(const Draw& draw) const;
+  bool CapRuleMatters(const Draw& draw) const;
 
   // Whether two samples can differ: some layer draws edges.
   bool Samples(const ModelInput& input) const;
@@ -163,7 +163,7 @@ class Model {
   const std::string sha256_;
   const std::vector<std::string> skipped_tensors_, skipped_fields_;
   mutable absl::Mutex mutex_;
-  mutable std::vector<std::unique_ptr<Kept>> kept_ ABSL_GUARDED_BY(mutex_);
+  mutable std::vector<std::unique_ptr<WaveCache>> wave_caches_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace edgewise

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 #include "selfcheck/difference.h"
 #include "selfcheck/synthetic.h"
 
@@ -17,7 +17,7 @@ struct NamedPattern {
   AttentionPattern pattern;
   double density = 0.0;    // of the memberships; 0: none are needed
   double cap_share = 0.0;  // of the pairs; 0: no cap
-  KeepRule keep = KeepRule::kRandom;
+  CapRule keep = CapRule::kRandom;
 };
 
 // Windows of w runs of queries whose keys are every w-th token; or blocks of 64 with the one before.
@@ -49,7 +49,7 @@ std::vector<NamedPattern> Patterns(int64_t n) {
     patterns.push_back({name, DrawnRows{.key = {7, 0, 0, 0}}, density});
   }
   patterns.push_back({"drawn 10 %, capped 5 %", DrawnRows{.key = {7, 0, 0, 0}}, 0.1, 0.05});
-  patterns.push_back({"drawn 10 %, top 5 %", DrawnRows{.key = {7, 0, 0, 0}}, 0.1, 0.05, KeepRule::kProbable});
+  patterns.push_back({"drawn 10 %, top 5 %", DrawnRows{.key = {7, 0, 0, 0}}, 0.1, 0.05, CapRule::kProbable});
   patterns.push_back({"poisson 10 %", DrawnRows{.law = Law::kPoissonMulti, .key = {7, 0, 0, 0}}, 0.1});
   return patterns;
 }

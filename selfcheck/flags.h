@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "text/flag_set.h"
+#include "base/flag_set.h"
 
 namespace edgewise::selfcheck {
 

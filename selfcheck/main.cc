@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/backend.h"
-#include "model/load.h"
+#include "model/load/load.h"
 #include "model/model.h"
 #include "selfcheck/attention_check.h"
 #include "selfcheck/flags.h"

@@ -18,13 +18,13 @@
 #include <utility>
 #include <vector>
 
-#include "server/build_id.h"
+#include "base/flag_set.h"
+#include "base/status_macros.h"
+#include "server/base/build_id.h"
+#include "server/base/options.h"
 #include "server/observe/library_log.h"
 #include "server/observe/log.h"
-#include "server/options.h"
 #include "server/server.h"
-#include "text/flag_set.h"
-#include "text/status_macros.h"
 
 namespace edgewise::server {
 namespace {

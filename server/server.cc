@@ -19,24 +19,24 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "server/address.h"
-#include "server/calls/handler.h"
-#include "server/calls/message_limit.h"
-#include "server/memory.h"
+#include "server/base/address.h"
+#include "server/base/memory.h"
+#include "server/guard/auth.h"
+#include "server/guard/awaited.h"
+#include "server/guard/listener.h"
+#include "server/guard/watchdog.h"
+#include "server/handler/handler.h"
+#include "server/handler/message_limit.h"
 #include "server/models/loader.h"
 #include "server/models/repository.h"
 #include "server/observe/http.h"
 #include "server/observe/log.h"
 #include "server/observe/metrics.h"
-#include "server/rpc/auth.h"
-#include "server/rpc/awaited.h"
-#include "server/rpc/health.h"
-#include "server/rpc/keeper.h"
-#include "server/rpc/listener.h"
-#include "server/rpc/reflection.h"
-#include "server/rpc/service.h"
 #include "server/schedule/engine.h"
 #include "server/schedule/queue.h"
+#include "server/wire/health.h"
+#include "server/wire/reflection.h"
+#include "server/wire/service.h"
 
 namespace edgewise::server {
 namespace {
@@ -118,7 +118,7 @@ struct Server::Parts {
   RequestHandler handler;
   const std::shared_ptr<Gate> gate = std::make_shared<Gate>();
   AwaitedCalls awaited{options.clock};
-  Keeper keeper{options, awaited, memory, backend, *gate, metrics};
+  Watchdog watchdog{options, awaited, memory, backend, *gate, metrics};
   RpcContext rpcs{options, handler, repository, metrics, memory, awaited, largest_message, *gate};
   InferenceServiceImpl service;
   HealthService health{rpcs};
@@ -148,7 +148,7 @@ struct Server::Parts {
     const std::vector<ModelStatus> models = repository.List();
     memory.SetLimit(MemoryForCalls(options, models));
     largest_message = MessageLimit(options, memory.limit(), models);
-    keeper.MeasureModels();
+    watchdog.MeasureModels();
     if (device_lost) {
       ready = false;
       for (const char* all : kWholeServer) health.Set(all, false);
@@ -275,7 +275,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
        {"versions", static_cast<uint64_t>(*versions)}});
   raw->UpdateHealth();
   raw->call_threads->Start(services);
-  raw->keeper.Start(*raw->listener, credentials->certificates);
+  raw->watchdog.Start(*raw->listener, credentials->certificates);
   raw->listener->Start(std::move(acceptor));
   raw->loader->Start();
   return server;
@@ -362,7 +362,7 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   parts_->handler.preparations().Stop();
   parts_->call_threads->Stop();
   parts_->calls_ended = true;
-  parts_->keeper.Stop();
+  parts_->watchdog.Stop();
   parts_->loader->Stop();
   parts_->queue.Close();
   parts_->engine->Join();

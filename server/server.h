@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/options.h"
+#include "server/base/options.h"
 
 namespace edgewise::server {
 

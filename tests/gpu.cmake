@@ -20,8 +20,8 @@ endforeach()
 # The benchmark's C interface and its Python wrapper, and the benchmark of whole models, over emulated kernels.
 set(bench_sources gpu/attention_check.cc gpu/attention_gpu.cc gpu/attention_runs.cc membership_network.cc row_errors.cc)
 list(TRANSFORM bench_sources PREPEND ${PROJECT_SOURCE_DIR}/bench/)
-list(APPEND bench_sources ${PROJECT_SOURCE_DIR}/kernels/event_tables.cc
-  ${PROJECT_SOURCE_DIR}/kernels/reference_attention.cc ${PROJECT_SOURCE_DIR}/kernels/reference_events.cc)
+list(APPEND bench_sources ${PROJECT_SOURCE_DIR}/kernels/host/event_tables.cc
+  ${PROJECT_SOURCE_DIR}/kernels/reference/reference_attention.cc ${PROJECT_SOURCE_DIR}/kernels/reference/reference_events.cc)
 add_library(edgewise_gpu_bench_emulated MODULE ${bench_sources})
 target_link_libraries(edgewise_gpu_bench_emulated PRIVATE edgewise_cuda_kernels_emulated edgewise_flags)
 target_link_options(edgewise_gpu_bench_emulated PRIVATE -Wl,-z,defs)  # a symbol that is missing fails here

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Fails on an include against the arrows client -> proto <- server -> model -> kernels -> cpu | cuda. Every folder
-except kernels may use text. Inside a folder, includes run one way too: FLOORS lists the order."""
+"""Fails on an include against the arrows client -> proto <- server -> model -> kernels -> cpu | cuda. Every folder may
+use base. Inside a folder, includes run one way too: ORDER lists its rooms from the lowest to the highest."""
+import os
 import pathlib
 import re
 import sys
@@ -8,34 +9,27 @@ import sys
 # Folder: what its files may include, besides itself. "proto" stands for generated messages and stubs, "rpc" for gRPC
 # and Protobuf themselves.
 ALLOWED = {
-    "kernels": set(),
-    "text": set(),
-    "model": {"text", "kernels"},
-    "server": {"text", "proto", "rpc", "model", "kernels"},
-    "client": {"text", "proto", "rpc"},
-    "selfcheck": {"text", "model", "kernels"},
-    "bench": {"text", "model", "kernels", "selfcheck", "proto", "rpc"},
+    "base": set(),
+    "kernels": {"base"},
+    "model": {"base", "kernels"},
+    "server": {"base", "proto", "rpc", "model", "kernels"},
+    "client": {"base", "proto", "rpc"},
+    "selfcheck": {"base", "model", "kernels"},
+    "bench": {"base", "model", "kernels", "selfcheck", "proto", "rpc"},
 }
-# Inside a folder includes run one way too: a file includes only from its own floor and from floors above it in this
-# list. A floor is every file whose path begins so; the longest match counts.
-FLOORS = {
-    "kernels": ["kernels/", "kernels/cpu/thread_pool", "kernels/cpu/simd/", "kernels/cpu/linear",
-                "kernels/cpu/memberships", "kernels/cpu/attention/", "kernels/cpu/cpu_backend",
-                "kernels/cuda/device/", "kernels/cuda/ops/", "kernels/cuda/attention/", "kernels/cuda/decode/",
-                "kernels/cuda/cuda_backend",
-                "kernels/backend.cc"],
-    "model": ["model/tokenizers/utf8", "model/checkpoint/json_", "model/input/work_bounds", "model/tokenizers/", "model/chat/", "model/image/",
-              "model/kinds/override.h",
-              "model/checkpoint/profiles.h",
-              "model/checkpoint/config.h", "model/input/", "model/kinds/", "model/checkpoint/", "model/model.", "model/forward/", "model/reserve",
-              "model/load"],
-    "server": ["server/options", "server/status_details", "server/address", "server/build_id", "server/cost_model", "server/forecast", "server/memory",
-               "server/image/", "server/request", "server/observe/", "server/models/", "server/validate/", "server/schedule/",
-               "server/calls/", "server/rpc/", "server/server.", "server/main"],
+# A file includes from its own room and from rooms before it in this list. A file's room is the folder that it lies in.
+ORDER = {
+    "kernels": ["kernels/draw", "kernels", "kernels/host", "kernels/reference",
+                "kernels/cpu/runtime", "kernels/cpu/simd", "kernels/cpu/ops", "kernels/cpu/attention", "kernels/cpu",
+                "kernels/cuda/device", "kernels/cuda/ops", "kernels/cuda/attention", "kernels/cuda/decode",
+                "kernels/cuda", "kernels/devices"],
+    "model": ["model/chat", "model/image", "model/config", "model/tokenizers", "model/input", "model/kinds",
+              "model/checkpoint", "model/checkpoint/hugging_face", "model", "model/forward", "model/load"],
+    "server": ["server/base", "server/image", "server/request", "server/observe", "server/models", "server/validate",
+               "server/schedule", "server/handler", "server/guard", "server/wire", "server/http", "server"],
 }
-# kernels/ itself does not look into its devices; only the one file that makes backends does.
-DEVICE_INCLUDERS = {"kernels/backend.cc"}
-# bench/ may time what lies below the interface.
+# The only room that looks into every device.
+DEVICES = "kernels/devices"
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -51,22 +45,16 @@ def target_of(include):
     return first if first in ALLOWED else None
 
 
-def floor_of(folder, name):
-    """The index in FLOORS of the floor that a file stands on, or None."""
-    matches = [i for i, floor in enumerate(FLOORS[folder]) if name.startswith(floor)]
-    return max(matches, key=lambda i: len(FLOORS[folder][i]), default=None)
-
-
 def climbs(folder, name, includes):
-    """The includes of a file that climb to a higher floor of its own folder."""
-    floor = floor_of(folder, name)
-    if floor is None:
-        yield f"{name}: is on no floor of {folder}; tools/check_layers.py lists them"
+    """The includes of a file that climb to a higher room of its own folder."""
+    order, room = ORDER[folder], os.path.dirname(name)
+    if room not in order:
+        yield f"{name}: {room} is no room of {folder}; tools/check_layers.py lists them"
         return
     for include in includes:
-        target = floor_of(folder, include) if include.startswith(folder + "/") else None
-        if target is not None and target > floor:
-            yield f"{name}: includes {include}, but {FLOORS[folder][floor]} may not use {FLOORS[folder][target]}"
+        target = os.path.dirname(include)
+        if target in order and order.index(target) > order.index(room):
+            yield f"{name}: includes {include}, but {room} may not use {target}"
 
 
 def violations(root):
@@ -76,7 +64,7 @@ def violations(root):
                 continue
             name = path.relative_to(root).as_posix()
             includes = INCLUDE.findall(path.read_text())
-            if folder in FLOORS:
+            if folder in ORDER:
                 yield from climbs(folder, name, includes)
             for include in includes:
                 target = target_of(include)
@@ -84,9 +72,9 @@ def violations(root):
                     yield f"{name}: includes {include}, but {folder} may not use {target}"
                 device = re.match(r"kernels/(cpu|cuda)/", include)
                 inside = re.match(r"kernels/(cpu|cuda)/", name)
-                if device and folder == "kernels" and name not in DEVICE_INCLUDERS and (
+                if device and folder == "kernels" and os.path.dirname(name) != DEVICES and (
                         not inside or inside.group(1) != device.group(1)):
-                    yield f"{name}: includes {include}, but only {', '.join(DEVICE_INCLUDERS)} looks into a device"
+                    yield f"{name}: includes {include}, but only {DEVICES} looks into every device"
                 if device and folder not in ("kernels", "bench"):
                     yield f"{name}: includes {include}; devices are reached through kernels/backend.h"
 

@@ -7,7 +7,7 @@ candidate takes its place. Faults are planted in a copy of the repository, never
 
     tools/plant_faults.py --list                 the faults, without planting
     tools/plant_faults.py                        all of them, for hours; again with --resume goes on
-    tools/plant_faults.py --only server/rpc --count 3
+    tools/plant_faults.py --only server/wire --count 3
 """
 
 import argparse

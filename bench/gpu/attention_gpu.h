@@ -39,7 +39,7 @@ int EdgewiseBenchTime(EdgewiseBench* bench, int kind, const EdgewiseBenchCall* c
 // The most memory that one run takes besides its operands and its output, bytes; -1: not known.
 int EdgewiseBenchPeakBytes(EdgewiseBench* bench, int kind, const EdgewiseBenchCall* call, int64_t* bytes);
 // Runs it once, into an output of NaN, and compares some rows with float64 attention on the host over the edges that
-// kernels/draw.h defines. error: the largest difference, relative to the largest value.
+// kernels/draw/draw.h defines. error: the largest difference, relative to the largest value.
 int EdgewiseBenchCheck(EdgewiseBench* bench, int kind, const EdgewiseBenchCall* call, double* error);
 
 // Edges for kGiven: draws those of kDrawn. Where there are at most `most`, they stay in host memory until ListEdges has

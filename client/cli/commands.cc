@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/flag_set.h"
 #include "client/cli/format.h"
 #include "client/cli/options.h"
-#include "text/flag_set.h"
 
 namespace edgewise::cli {
 namespace {

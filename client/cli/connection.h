@@ -7,9 +7,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/flag_set.h"
 #include "edgewise/client/client.h"
 #include "edgewise/v1/inference.pb.h"
-#include "text/flag_set.h"
 
 namespace edgewise::cli {
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/flag_set.h"
 #include "client/cli/connection.h"
 #include "client/cli/inputs.h"
 #include "edgewise/v1/inference.pb.h"
-#include "text/flag_set.h"
 
 namespace edgewise::cli {
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/flag_set.h"
 #include "client/cli/evaluation.h"
 #include "client/cli/options.h"
-#include "text/flag_set.h"
 
 namespace edgewise::cli {
 

@@ -8,15 +8,15 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/cores.h"
+#include "base/cores.h"
 #include "kernels/cpu/attention/attention.h"
-#include "kernels/cpu/buffer_pool.h"
-#include "kernels/cpu/linear.h"
-#include "kernels/cpu/memberships.h"
-#include "kernels/cpu/memory.h"
+#include "kernels/cpu/ops/linear.h"
+#include "kernels/cpu/ops/memberships.h"
+#include "kernels/cpu/runtime/buffer_pool.h"
+#include "kernels/cpu/runtime/memory.h"
+#include "kernels/cpu/runtime/thread_pool.h"
 #include "kernels/cpu/simd/isa.h"
 #include "kernels/cpu/simd/kernels.h"
-#include "kernels/cpu/thread_pool.h"
 
 namespace edgewise {
 namespace {

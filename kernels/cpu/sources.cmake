@@ -1,11 +1,11 @@
 # Sources of the CPU kernels, and the flags of the one file per instruction set. Paths are relative to kernels/.
 set(EDGEWISE_CPU_SOURCES
-  cpu/buffer_pool.cc
+  cpu/runtime/buffer_pool.cc
   cpu/cpu_backend.cc
-  cpu/linear.cc
-  cpu/memberships.cc
-  cpu/memory.cc
-  cpu/thread_pool.cc
+  cpu/ops/linear.cc
+  cpu/ops/memberships.cc
+  cpu/runtime/memory.cc
+  cpu/runtime/thread_pool.cc
   cpu/attention/attention.cc
   cpu/attention/cap.cc
   cpu/attention/cap_block.cc

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/work_bounds.h"
 #include "model/chat/value.h"
-#include "model/input/work_bounds.h"
 
 namespace edgewise::chat {
 

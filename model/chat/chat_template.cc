@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/field_error.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
 #include "model/chat/date.h"
 #include "model/chat/lexer.h"
 #include "model/chat/operations.h"
-#include "model/tokenizers/utf8.h"
-#include "text/field_error.h"
-#include "text/status_macros.h"
 
 namespace edgewise::chat {
 namespace {
@@ -353,7 +353,7 @@ absl::StatusOr<std::vector<Statement>> ParseTemplate(const std::string& source, 
     return absl::InvalidArgumentError(
         absl::StrCat("it has ", source.size(), " bytes; served are at most ", ChatTemplate::kMaxSource));
   }
-  const size_t invalid = tokenizers::FirstInvalidByte(source);
+  const size_t invalid = FirstInvalidByte(source);
   if (invalid < source.size()) return absl::InvalidArgumentError(absl::StrCat("byte ", invalid, " is not UTF-8"));
   absl::StatusOr<std::vector<Statement>> statements = Parse(source);
   absl::Status status = statements.status();

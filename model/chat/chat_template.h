@@ -10,10 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/civil_time.h"
+#include "base/work_bounds.h"
 #include "model/chat/arguments.h"
 #include "model/chat/names.h"
 #include "model/chat/parser.h"
-#include "model/input/work_bounds.h"
 
 namespace edgewise::chat {
 

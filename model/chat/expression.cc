@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "model/chat/date.h"
-#include "text/status_macros.h"
 
 namespace edgewise::chat {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "text/status_macros.h"
+#include "base/status_macros.h"
 
 namespace edgewise::chat {
 namespace {

@@ -8,8 +8,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/field_error.h"
 #include "model/chat/lexer.h"
-#include "text/field_error.h"
 
 namespace edgewise::chat {
 namespace {

@@ -7,9 +7,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
 #include "model/chat/texts.h"
-#include "model/tokenizers/utf8.h"
-#include "text/status_macros.h"
 
 namespace edgewise::chat {
 namespace {
@@ -27,7 +27,7 @@ absl::StatusOr<Value> Made(std::string text) {
 }
 
 absl::StatusOr<int64_t> LengthOf(const Value& value) {
-  if (value.text() != nullptr) return static_cast<int64_t>(tokenizers::CountCharacters(*value.text()));
+  if (value.text() != nullptr) return static_cast<int64_t>(CountCharacters(*value.text()));
   if (value.list() != nullptr) return static_cast<int64_t>(value.list()->size());
   if (value.map() != nullptr && !value.map()->is_namespace) return static_cast<int64_t>(value.map()->entries.size());
   if (value.undefined()) return 0;

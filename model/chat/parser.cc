@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "model/chat/lexer.h"
 #include "model/chat/token_cursor.h"
-#include "text/status_macros.h"
 
 namespace edgewise::chat {
 namespace {

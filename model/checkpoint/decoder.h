@@ -6,8 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
-#include "model/checkpoint/config.h"
 #include "model/checkpoint/weights.h"
+#include "model/config/config.h"
 
 namespace edgewise {
 

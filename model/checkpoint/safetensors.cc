@@ -10,8 +10,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "model/checkpoint/json_object.h"
-#include "model/checkpoint/json_text.h"
+#include "base/json_object.h"
+#include "base/json_text.h"
 #include "model/checkpoint/model_folder.h"
 
 namespace edgewise {

@@ -5,8 +5,8 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "base/did_you_mean.h"
 #include "model/kinds/kind.h"
-#include "text/did_you_mean.h"
 
 namespace edgewise {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "model/checkpoint/config.h"
 #include "model/checkpoint/safetensors.h"
+#include "model/config/config.h"
 #include "model/kinds/kind.h"
 
 namespace edgewise {

@@ -10,9 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
-#include "model/checkpoint/config.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/checkpoint/tensor_checks.h"
+#include "model/config/config.h"
 
 namespace edgewise {
 

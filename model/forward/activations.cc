@@ -4,8 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/status_macros.h"
 #include "model/checkpoint/weights.h"
-#include "text/status_macros.h"
 
 namespace edgewise {
 namespace {

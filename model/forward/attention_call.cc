@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/status_macros.h"
 #include "model/checkpoint/weights.h"
-#include "text/status_macros.h"
 
 namespace edgewise {
 namespace {

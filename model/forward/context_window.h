@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "model/checkpoint/config.h"
+#include "model/config/config.h"
 #include "model/input/input.h"
 
 namespace edgewise {

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/budget.h"
+#include "kernels/draw/budget.h"
 #include "model/kinds/patterns.h"
 
 namespace edgewise {

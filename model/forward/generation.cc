@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/permutation.h"
+#include "base/field_error.h"
+#include "base/status_macros.h"
+#include "kernels/draw/permutation.h"
 #include "model/checkpoint/decoder.h"
 #include "model/checkpoint/weights.h"
 #include "model/forward/cancel_on_stop.h"
@@ -20,8 +22,6 @@
 #include "model/kinds/override.h"
 #include "model/kinds/patterns.h"
 #include "model/kinds/ssa.h"
-#include "text/field_error.h"
-#include "text/status_macros.h"
 
 namespace edgewise {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/attention.h"
-#include "model/checkpoint/config.h"
+#include "model/config/config.h"
 #include "model/forward/context_window.h"
 #include "model/input/input.h"
 #include "model/model.h"

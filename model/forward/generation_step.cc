@@ -6,10 +6,10 @@
 #include <numeric>
 #include <utility>
 
+#include "base/status_macros.h"
 #include "model/checkpoint/decoder.h"
 #include "model/checkpoint/weights.h"
 #include "model/forward/heads.h"
-#include "text/status_macros.h"
 
 namespace edgewise {
 

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/status_macros.h"
 #include "model/checkpoint/weights.h"
 #include "model/forward/softmax.h"
-#include "text/status_macros.h"
 
 namespace edgewise {
 namespace {

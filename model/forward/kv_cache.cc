@@ -4,8 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "base/status_macros.h"
 #include "model/kinds/patterns.h"
-#include "text/status_macros.h"
 
 namespace edgewise {
 namespace {

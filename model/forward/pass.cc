@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "model/forward/heads.h"
 #include "model/forward/softmax.h"
 #include "model/input/given_graph.h"
-#include "text/status_macros.h"
 
 namespace edgewise {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/ensemble_math.h"
 #include "model/forward/softmax.h"
-#include "text/ensemble_math.h"
 
 namespace edgewise {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "model/checkpoint/config.h"
+#include "model/config/config.h"
 #include "model/input/input.h"
 
 namespace edgewise {

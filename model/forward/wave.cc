@@ -4,9 +4,9 @@
 #include <memory_resource>
 #include <utility>
 
+#include "base/status_macros.h"
 #include "model/checkpoint/weights.h"
 #include "model/forward/edge_budget.h"
-#include "text/status_macros.h"
 
 namespace edgewise {
 namespace {
@@ -16,13 +16,13 @@ constexpr size_t kMostUnrecorded = 1 << 17;  // reports of heads, which are larg
 }  // namespace
 
 std::unique_ptr<Wave, Wave::Return> Wave::Take(const Model& model) {
-  std::unique_ptr<Kept> kept = model.TakeKept();
+  std::unique_ptr<WaveCache> kept = model.TakeWaveCache();
   return std::unique_ptr<Wave, Return>(kept == nullptr ? new Wave(model) : static_cast<Wave*>(kept.release()));
 }
 
 void Wave::Return::operator()(Wave* wave) const {
   wave->Clear();
-  wave->model_.Keep(std::unique_ptr<Kept>(wave));
+  wave->model_.ReturnWaveCache(std::unique_ptr<WaveCache>(wave));
 }
 
 void Wave::Clear() {
@@ -212,7 +212,7 @@ absl::Status Wave::StepAttend(const Activations& source, Activations& rows) {
   if (!done) return absl::OkStatus();
   const size_t heads = call.sequences() * model_.config().num_attention_heads * unrecorded_;
   if (heads > kMostUnrecorded) RETURN_IF_ERROR(Record());
-  if (layer_ + 1 == num_layers_) RETURN_IF_ERROR(KeepReadRows(rows, running()));
+  if (layer_ + 1 == num_layers_) RETURN_IF_ERROR(SelectRows(rows, running()));
   stage_ = Stage::kFinish;
   row_ = 0;
   return absl::OkStatus();
@@ -227,7 +227,7 @@ absl::Status Wave::StepFinish(Activations& rows) {
 }
 
 // Once the last layer has attended.
-absl::Status Wave::KeepReadRows(Activations& rows, const Members& members) {
+absl::Status Wave::SelectRows(Activations& rows, const Members& members) {
   std::pmr::vector<int64_t> kept(&scratch_);
   for (Member* member : members) {
     int64_t row = std::exchange(member->row, static_cast<int64_t>(kept.size()));

@@ -25,7 +25,7 @@ inline constexpr int64_t kMaxWaveTokens = 16384;
 // The backend may still run what was enqueued; nothing is read before Finish. The inputs must outlive what was started
 // with them; Clear and the destructor wait for the backend. One thread at a time. Errors of all methods: those of the
 // backend.
-class Wave : public Kept {
+class Wave : public WaveCache {
  public:
   // Gives a wave back to its model, with its host memory.
   struct Return {
@@ -94,7 +94,7 @@ class Wave : public Kept {
   Activations::Part TakeRows(int64_t rows);
   absl::Status StoreKeys(const Activations& rows);
   Members& running() { return shared() ? prefixes_ : samples_; }
-  absl::Status KeepReadRows(Activations& rows, const Members& members);
+  absl::Status SelectRows(Activations& rows, const Members& members);
   absl::Status RemoveComplete(Members& members, Activations* rows);
 
   const Model& model_;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "text/field_error.h"
+#include "base/field_error.h"
 
 namespace edgewise {
 

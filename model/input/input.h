@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
-#include "model/checkpoint/config.h"
+#include "model/config/config.h"
 #include "model/tokenizers/aligned_text.h"
 
 namespace edgewise {
@@ -46,9 +46,9 @@ struct Graph {
 struct Draw {
   uint64_t seed = 0;
   uint32_t first_sample = 0;
-  uint32_t samples = 1;               // >= 1
-  bool dense = false;                 // every allowed pair, whatever the model's kind
-  KeepRule keep = KeepRule::kRandom;  // which drawn edges a cap keeps, where edges are drawn by their rates
+  uint32_t samples = 1;             // >= 1
+  bool dense = false;               // every allowed pair, whatever the model's kind
+  CapRule keep = CapRule::kRandom;  // which drawn edges a cap keeps, where edges are drawn by their rates
   // [layers] attention to use instead of the model's (SSA on a model trained densely); null: the model's.
   std::shared_ptr<const std::vector<AttentionConfig>> attention;
 

@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "model/checkpoint/json_object.h"
+#include "base/json_object.h"
 #include "model/kinds/kind.h"
 
 namespace edgewise {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "model/checkpoint/config.h"
+#include "model/config/config.h"
 
 namespace edgewise {
 

@@ -1,5 +1,5 @@
 // Attention kind dense: every pair, or every pair of a window.
-#include "kernels/pattern_count.h"
+#include "kernels/host/pattern_count.h"
 #include "model/kinds/kind.h"
 
 namespace edgewise {

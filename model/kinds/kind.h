@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "model/checkpoint/config.h"
+#include "model/config/config.h"
 #include "model/kinds/patterns.h"
 
 namespace edgewise {
 
-class JsonObject;  // model/checkpoint/json_object.h
+class JsonObject;  // base/json_object.h
 
 // The most windows, sources or blocks that a field may ask for: as many as a model may have positions.
 inline constexpr int32_t kMaxPlaces = 1 << 20;
@@ -49,7 +49,16 @@ struct AttentionKind {
   MemberPatterns (*patterns)(const AttentionSpec& choice, std::span<const QueryRange> ranges, uint64_t allowance);
 };
 
-extern const AttentionKind kSbmKind, kSsaKind, kBlockKind;  // kDenseKind: model/checkpoint/config.h
+extern const AttentionKind kSbmKind, kSsaKind, kBlockKind;  // kDenseKind: model/config/config.h
+
+// The kinds that a config.json may name. Kinds() has all that Edgewise serves: dense, sbm, ssa and block.
+using AttentionKinds = std::span<const AttentionKind* const>;
+AttentionKinds Kinds();
+
+// "dense", "sbm/bernoulli", "ssa/local", "block/learned", ...: the names of all layers, each once, in the order of the
+// layers, joined by commas.
+std::string AttentionName(std::span<const AttentionConfig> layers);
+inline std::string AttentionName(const ModelConfig& config) { return AttentionName(config.attention); }
 
 }  // namespace edgewise
 

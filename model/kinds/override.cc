@@ -7,14 +7,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "model/checkpoint/config.h"
-#include "model/checkpoint/json_object.h"
+#include "base/field_error.h"
+#include "base/json_object.h"
+#include "base/status_macros.h"
+#include "model/config/config.h"
 #include "model/input/input.h"
 #include "model/kinds/block.h"
 #include "model/kinds/kind.h"
 #include "model/kinds/ssa.h"
-#include "text/field_error.h"
-#include "text/status_macros.h"
 
 namespace edgewise {
 namespace {

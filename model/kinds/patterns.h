@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
-#include "model/checkpoint/config.h"
+#include "model/config/config.h"
 #include "model/input/given_graph.h"
 #include "model/input/input.h"
 

@@ -1,7 +1,7 @@
 // Attention kind sbm: the backend draws edges from the memberships of queries and keys in clusters.
 #include <algorithm>
 
-#include "model/checkpoint/json_object.h"
+#include "base/json_object.h"
 #include "model/kinds/kind.h"
 
 namespace edgewise {

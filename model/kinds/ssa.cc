@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "model/checkpoint/json_object.h"
+#include "base/json_object.h"
 #include "model/kinds/kind.h"
 
 namespace edgewise {

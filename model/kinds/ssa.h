@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
-#include "model/checkpoint/config.h"
+#include "model/config/config.h"
 #include "model/kinds/patterns.h"
 
 namespace edgewise {

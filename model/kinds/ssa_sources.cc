@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "kernels/permutation.h"
+#include "kernels/draw/permutation.h"
 #include "model/kinds/ssa.h"
 
 namespace edgewise {
@@ -188,7 +188,7 @@ std::pair<int32_t, int32_t> Window(const ModelConfig& config, const AttentionCon
 }
 
 // The number of sources among `length` places with bias none.
-int32_t Kept(const AttentionConfig& attention, int32_t length) {
+int32_t NumSources(const AttentionConfig& attention, int32_t length) {
   return std::min(length, attention.keep > 0 ? attention.keep : CeilDivide(length, attention.windows));
 }
 
@@ -228,7 +228,7 @@ Places SsaSources(const AttentionSpec& choice, int32_t window) {
   const AttentionConfig& attention = *choice.attention;
   const RandomKey key = KeyOf(choice, 0);
   const int32_t length = choice.config->max_position_embeddings;
-  if (!attention.local) return UniformSources(key, length, Kept(attention, length), choice.memory);
+  if (!attention.local) return UniformSources(key, length, NumSources(attention, length), choice.memory);
   const auto [begin, end] = Window(*choice.config, attention, window);
   if (attention.grid_rows > 0) {
     return Sorted(ShuffleGrid(key, window, end / attention.grid_columns, attention, choice.memory), begin, end);
@@ -254,7 +254,7 @@ GroupedKeys SsaGroups(const AttentionSpec& choice, uint32_t side, const QueryRan
   const int32_t tokens = range.sequence->valid();
   GroupBuilder groups(choice, range);
   if (!attention.local) {
-    groups.AddTokens(tokens, UniformSources(key, tokens, Kept(attention, tokens), choice.memory));
+    groups.AddTokens(tokens, UniformSources(key, tokens, NumSources(attention, tokens), choice.memory));
     return groups.Take();
   }
   std::pmr::vector<double> normals(tokens, choice.memory);

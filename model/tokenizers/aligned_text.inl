@@ -1,5 +1,5 @@
 // Templates of aligned_text.h.
-#include "model/tokenizers/utf8.h"
+#include "base/utf8.h"
 
 namespace edgewise::tokenizers {
 

@@ -6,10 +6,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
 #include "model/tokenizers/fields.h"
-#include "model/tokenizers/utf8.h"
 #include "model/tokenizers/word_model.h"
-#include "text/status_macros.h"
 
 namespace edgewise::tokenizers {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "model/tokenizers/utf8.h"
+#include "base/utf8.h"
 
 namespace edgewise::tokenizers {
 namespace {

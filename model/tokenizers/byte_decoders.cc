@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "base/utf8.h"
 #include "model/tokenizers/byte_alphabet.h"
 #include "model/tokenizers/decoders.h"
-#include "model/tokenizers/utf8.h"
 
 namespace edgewise::tokenizers {
 namespace {

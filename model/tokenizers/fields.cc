@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "model/tokenizers/utf8.h"
+#include "base/utf8.h"
 
 namespace edgewise::tokenizers {
 

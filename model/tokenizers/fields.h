@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "model/checkpoint/json_object.h"
+#include "base/json_object.h"
 #include "model/tokenizers/pattern.h"
 
 namespace edgewise::tokenizers {

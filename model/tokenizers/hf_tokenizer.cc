@@ -6,17 +6,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "model/checkpoint/json_object.h"
-#include "model/checkpoint/json_text.h"
+#include "base/field_error.h"
+#include "base/json_object.h"
+#include "base/json_text.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
 #include "model/tokenizers/added_tokens.h"
 #include "model/tokenizers/decoders.h"
 #include "model/tokenizers/normalizers.h"
 #include "model/tokenizers/post_processor.h"
 #include "model/tokenizers/pre_tokenizers.h"
-#include "model/tokenizers/utf8.h"
 #include "model/tokenizers/word_model.h"
-#include "text/field_error.h"
-#include "text/status_macros.h"
 
 namespace edgewise {
 
@@ -285,7 +285,7 @@ absl::StatusOr<std::unique_ptr<HfTokenizer>> HfTokenizer::Read(const std::string
 
 absl::StatusOr<std::unique_ptr<HfTokenizer>> HfTokenizer::ReadVocabTxt(const std::string& vocab_txt,
                                                                        const TokenFiles& files, bool lower_case) {
-  const size_t invalid = tokenizers::FirstInvalidByte(vocab_txt);
+  const size_t invalid = FirstInvalidByte(vocab_txt);
   if (invalid != vocab_txt.size()) {
     return absl::InvalidArgumentError(absl::StrCat("vocab.txt: byte ", invalid, " is not valid UTF-8"));
   }
@@ -329,7 +329,7 @@ absl::StatusOr<Encoding> HfTokenizer::EncodeTexts(const std::vector<const std::s
     const std::string field = i == 0 ? "text" : "second";
     const std::string& text = *texts[i];
     REFUSE_IF(text.size() >= kMostBytes, field, "has ", text.size(), " bytes; allowed are less than ", kMostBytes);
-    const size_t invalid = tokenizers::FirstInvalidByte(text);
+    const size_t invalid = FirstInvalidByte(text);
     REFUSE_IF(invalid != text.size(), field, ": byte ", invalid, " is not valid UTF-8");
     RETURN_IF_ERROR(work.Charge(text.size()));
   }

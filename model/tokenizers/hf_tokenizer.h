@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "model/input/work_bounds.h"
+#include "base/work_bounds.h"
 #include "model/tokenizers/encoding.h"
 #include "model/tokenizers/special_tokens.h"
 #include "model/tokenizers/text_stream.h"

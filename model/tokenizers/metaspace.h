@@ -2,7 +2,7 @@
 #ifndef EDGEWISE_MODEL_TOKENIZERS_METASPACE_H_
 #define EDGEWISE_MODEL_TOKENIZERS_METASPACE_H_
 
-#include "model/checkpoint/json_object.h"
+#include "base/json_object.h"
 
 namespace edgewise::tokenizers {
 

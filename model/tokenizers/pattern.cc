@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "model/tokenizers/utf8.h"
-#include "text/status_macros.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
 
 namespace edgewise::tokenizers {
 namespace {

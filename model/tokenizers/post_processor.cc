@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
 #include "model/tokenizers/byte_alphabet.h"
 #include "model/tokenizers/fields.h"
 #include "model/tokenizers/unicode.h"
-#include "model/tokenizers/utf8.h"
-#include "text/status_macros.h"
 
 namespace edgewise::tokenizers {
 namespace {

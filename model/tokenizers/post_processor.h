@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "model/checkpoint/json_object.h"
+#include "base/json_object.h"
 #include "model/tokenizers/encoding.h"
 #include "model/tokenizers/fields.h"
 

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "model/checkpoint/json_object.h"
+#include "base/json_object.h"
+#include "base/status_macros.h"
 #include "model/tokenizers/unicode.h"
-#include "text/status_macros.h"
 
 namespace edgewise::tokenizers {
 namespace {

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "model/tokenizers/utf8.h"
+#include "base/utf8.h"
 
 namespace edgewise::tokenizers {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/utf8.h"
 #include "model/tokenizers/fields.h"
-#include "model/tokenizers/utf8.h"
 
 namespace edgewise::tokenizers {
 

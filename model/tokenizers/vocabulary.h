@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "model/checkpoint/json_object.h"
+#include "base/json_object.h"
 
 namespace edgewise::tokenizers {
 

@@ -2,9 +2,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "model/tokenizers/fields.h"
 #include "model/tokenizers/word_model.h"
-#include "text/status_macros.h"
 
 namespace edgewise::tokenizers {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "model/checkpoint/json_object.h"
+#include "base/json_object.h"
 #include "model/tokenizers/vocabulary.h"
 #include "model/tokenizers/work.h"
 

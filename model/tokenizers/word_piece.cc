@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
 #include "model/tokenizers/fields.h"
-#include "model/tokenizers/utf8.h"
 #include "model/tokenizers/word_model.h"
-#include "text/status_macros.h"
 
 namespace edgewise::tokenizers {
 namespace {

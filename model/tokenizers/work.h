@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "model/input/work_bounds.h"
-#include "text/status_macros.h"
+#include "base/status_macros.h"
+#include "base/work_bounds.h"
 
 namespace edgewise::tokenizers {
 

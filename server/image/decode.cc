@@ -9,8 +9,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "server/image/codec.h"
-#include "text/status_macros.h"
 
 namespace edgewise::server {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "model/input/work_bounds.h"
+#include "base/work_bounds.h"
 #include "model/model.h"
 #include "server/image/decode.h"
 

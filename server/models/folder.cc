@@ -8,7 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "text/field_error.h"
+#include "base/field_error.h"
 
 namespace edgewise::server {
 namespace {

@@ -15,7 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "kernels/backend.h"
-#include "model/load.h"
+#include "model/load/load.h"
 #include "server/models/repository.h"
 
 namespace edgewise::server {

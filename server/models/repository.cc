@@ -8,13 +8,14 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/did_you_mean.h"
+#include "base/field_error.h"
+#include "base/status_macros.h"
+#include "model/kinds/kind.h"
+#include "server/base/status_details.h"
 #include "server/models/warm_up.h"
 #include "server/observe/log.h"
-#include "server/request.h"
-#include "server/status_details.h"
-#include "text/did_you_mean.h"
-#include "text/field_error.h"
-#include "text/status_macros.h"
+#include "server/request/request.h"
 
 namespace edgewise::server {
 namespace {

@@ -20,9 +20,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "model/checkpoint/model_folder.h"
-#include "model/load.h"
+#include "model/load/load.h"
+#include "model/load/reserve.h"
 #include "model/model.h"
-#include "model/reserve.h"
 #include "server/models/folder.h"
 #include "server/observe/metrics.h"
 

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/status_macros.h"
 #include "model/forward/pass.h"
-#include "text/status_macros.h"
 
 namespace edgewise::server {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "model/checkpoint/weights.h"
 #include "model/model.h"
-#include "server/cost_model.h"
+#include "server/request/cost_model.h"
 
 namespace edgewise::server {
 

@@ -9,7 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "server/request.h"
+#include "server/request/request.h"
 
 namespace edgewise::server {
 

@@ -14,7 +14,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "server/address.h"
+#include "server/base/address.h"
 #include "server/observe/gzip.h"
 
 namespace edgewise::server {

@@ -10,8 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "model/kinds/kind.h"
+#include "server/base/status_details.h"
 #include "server/observe/metric_families.h"
-#include "server/status_details.h"
 
 namespace edgewise::server {
 namespace {

@@ -23,14 +23,14 @@
 #include "model/forward/result.h"
 #include "model/input/input.h"
 #include "model/model.h"
-#include "server/request.h"
+#include "server/request/request.h"
 
 namespace edgewise::server {
 
 struct MetricFamilies;
 
-// The end of a second computation (calls/shadow.h). Without memory or time there was none; or the other profile, or the
-// device, refused it.
+// The end of a second computation (handler/shadow.h). Without memory or time there was none; or the other profile, or
+// the device, refused it.
 enum class ShadowResult { kCompared, kDropped, kFailed };
 
 // Makes the records of its scope one event. Recording threads share the mutex; a scrape holds it alone. A method that

@@ -31,7 +31,7 @@ double EdgesWithin(const CapRange& caps, double cap) {
 bool HasOwnEdges(const ModelInput& input, const ModelConfig& config) {
   const bool windows = config.task == ModelTask::kCausalLm && input.sequences.size() > 1;
   const bool own = !input.dense && input.attention == nullptr && !input.graph.has_value();
-  return own && input.keep == KeepRule::kRandom && !windows;
+  return own && input.keep == CapRule::kRandom && !windows;
 }
 
 // `ones`: the demand of one sample of each input. No inputs in the range: there is no lower cap.

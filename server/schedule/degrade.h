@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "server/request.h"
+#include "server/request/request.h"
 
 namespace edgewise::server {
 

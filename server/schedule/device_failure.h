@@ -5,8 +5,8 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "server/base/status_details.h"
 #include "server/observe/log.h"
-#include "server/status_details.h"
 
 namespace edgewise::server {
 

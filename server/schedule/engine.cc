@@ -4,13 +4,13 @@
 
 #include <algorithm>
 
-#include "kernels/cores.h"
+#include "base/cores.h"
 
 namespace edgewise::server {
 
 void Engine::Start(bool lends) {
   if (lends) queue_.Lend([this] { RunLent(); });
-  if (UsableCores() > 1) answers_.Start();  // on one core it would only change threads
+  if (UsableCores() > 1) finisher_.Start();  // on one core it would only change threads
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "engine");
     while (RunOnce(true)) {
@@ -20,7 +20,7 @@ void Engine::Start(bool lends) {
 
 void Engine::Join() {
   if (thread_.joinable()) thread_.join();
-  answers_.Stop();
+  finisher_.Stop();
 }
 
 std::optional<Turn> Engine::RunOnce(bool wait) {
@@ -56,10 +56,10 @@ std::optional<Turn> Engine::RunOnce(bool wait) {
 
 void Engine::RunLent() {
   const Time start = queue_.now();
-  answers_.SetInline(true);
+  finisher_.SetInline(true);
   do RunOnce(false);
   while (!passes_.empty() && !queue_.HasMore() && Seconds(queue_.now() - start) < RequestQueue::kLoanSeconds);
-  answers_.SetInline(false);
+  finisher_.SetInline(false);
   queue_.GiveBack(!passes_.empty() || !generations_.empty() || !background_.empty());
 }
 

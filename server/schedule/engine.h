@@ -10,8 +10,8 @@
 #include <thread>
 #include <utility>
 
-#include "server/options.h"
-#include "server/schedule/answers.h"
+#include "server/base/options.h"
+#include "server/schedule/finisher.h"
 #include "server/schedule/generations.h"
 #include "server/schedule/passes.h"
 #include "server/schedule/queue.h"
@@ -23,8 +23,8 @@ class Engine {
   // `queue` must outlive the engine. `after_work` is called on the engine's thread after each job or step.
   Engine(RequestQueue& queue, const ServerOptions& options, std::function<void()> after_work)
       : queue_(queue),
-        passes_(queue, answers_, options.max_step),
-        background_(queue, answers_, options.max_step),
+        passes_(queue, finisher_, options.max_step),
+        background_(queue, finisher_, options.max_step),
         generations_(queue, options),
         after_work_(std::move(after_work)) {}
   // The queue must be closed. Waits for the work that is left.
@@ -47,7 +47,7 @@ class Engine {
   void RunLent();
 
   RequestQueue& queue_;
-  Answers answers_;
+  Finisher finisher_;
   // Used by one thread at a time, all three: by thread_, or by one that has a loan.
   Passes passes_;
   Passes background_;  // at most one, which takes a step where there is nothing else to do

@@ -5,13 +5,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/field_error.h"
 #include "model/forward/softmax.h"
 #include "model/forward/wave.h"
+#include "server/base/status_details.h"
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
 #include "server/schedule/device_failure.h"
-#include "server/status_details.h"
-#include "text/field_error.h"
 
 namespace edgewise::server {
 namespace {

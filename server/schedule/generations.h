@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "model/forward/generation.h"
-#include "server/options.h"
+#include "server/base/options.h"
 #include "server/schedule/queue.h"
 
 namespace edgewise::server {

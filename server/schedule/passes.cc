@@ -8,12 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/forward/pass.h"
-#include "server/cost_model.h"
+#include "server/base/status_details.h"
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
+#include "server/request/cost_model.h"
 #include "server/schedule/degrade.h"
 #include "server/schedule/device_failure.h"
-#include "server/status_details.h"
 
 namespace edgewise::server {
 namespace {
@@ -62,7 +62,7 @@ struct Passes::Running {
     bool ended = false;
   };
 
-  Running(Requests requests, Pass::Options options, Answers& to_end, uint64_t pass_number)
+  Running(Requests requests, Pass::Options options, Finisher& to_end, uint64_t pass_number)
       : answers(to_end),
         number(pass_number),
         background(requests[0]->ticket.background),
@@ -140,7 +140,7 @@ struct Passes::Running {
     End(member, reason);
   }
 
-  Answers& answers;
+  Finisher& answers;
   std::vector<Member> members;
   int64_t inputs = 0;
   uint64_t tokens = 0;  // valid ones, one sample
@@ -159,8 +159,8 @@ struct Passes::Running {
   Pass pass;
 };
 
-Passes::Passes(RequestQueue& queue, Answers& answers, Clock::duration max_step)
-    : queue_(queue), answers_(answers), max_step_seconds_(Seconds(max_step)) {}
+Passes::Passes(RequestQueue& queue, Finisher& answers, Clock::duration max_step)
+    : queue_(queue), finisher_(answers), max_step_seconds_(Seconds(max_step)) {}
 Passes::~Passes() = default;
 
 void Passes::Tell(const Running& running, double seconds) {
@@ -191,7 +191,7 @@ std::unique_ptr<Passes::Running> Passes::Make(Requests requests, uint64_t number
   demand = SumOf(requests);
   predicted = model.costs->Predict(demand);
   options.max_wave_tokens = WaveTokens(requests, demand, predicted, options.max_wave_tokens, now);
-  auto running = std::make_unique<Running>(std::move(requests), options, answers_, number);
+  auto running = std::make_unique<Running>(std::move(requests), options, finisher_, number);
   running->predicted = predicted;
   running->stepped = running->wave_began = queue_.now();
   return running;

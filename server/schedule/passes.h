@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "server/schedule/answers.h"
+#include "server/schedule/finisher.h"
 #include "server/schedule/queue.h"
 
 namespace edgewise::server {
@@ -16,7 +16,7 @@ class Passes {
  public:
   // `queue` gives the time and tells of a shutdown; `answers` ends the requests; both must outlive this. `max_step`:
   // what a step may take, as predicted, where rows can be put off.
-  Passes(RequestQueue& queue, Answers& answers, Clock::duration max_step);
+  Passes(RequestQueue& queue, Finisher& answers, Clock::duration max_step);
   ~Passes();
 
   bool empty() const { return running_.empty(); }
@@ -44,7 +44,7 @@ class Passes {
   void Fail(Running& running, const absl::Status& status);
 
   RequestQueue& queue_;
-  Answers& answers_;
+  Finisher& finisher_;
   const double max_step_seconds_;
   std::vector<std::unique_ptr<Running>> running_;
 };

@@ -1,7 +1,7 @@
 #include "server/schedule/queue.h"
 
 #include "absl/synchronization/notification.h"
-#include "server/status_details.h"
+#include "server/base/status_details.h"
 
 namespace edgewise::server {
 namespace {

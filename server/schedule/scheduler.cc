@@ -8,11 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "server/cost_model.h"
+#include "base/status_macros.h"
+#include "server/base/status_details.h"
 #include "server/models/repository.h"
+#include "server/request/cost_model.h"
 #include "server/schedule/degrade.h"
-#include "server/status_details.h"
-#include "text/status_macros.h"
 
 namespace edgewise::server {
 namespace {
@@ -65,7 +65,7 @@ absl::Status QueueFull(const std::string& why, double before) {
 }
 
 // Keeps this share of what it may give up.
-void KeepShare(Request& request, double share, Time now) {
+void ScaleDown(Request& request, double share, Time now) {
   if (share >= 1.0) return;
   const double kept = LeastSeconds(request) + share * SpareSeconds(request, now);
   Lower(request, ChoiceWithin(request, kept, kept), DegradedBy::kLoad);
@@ -89,7 +89,7 @@ double SecondsUntil(double end, std::span<const RunningPass> running, uint32_t l
   return seconds;
 }
 
-double SecondsOf(const Line& line, std::span<const RunningPass> running, uint32_t level) {
+double SecondsOf(const FairQueue& line, std::span<const RunningPass> running, uint32_t level) {
   double seconds = 0.0;
   for (const auto& [principal, account] : line.accounts(level)) seconds += account.seconds;
   for (const RunningPass& pass : running)
@@ -107,7 +107,7 @@ absl::Status Scheduler::Add(RequestPtr& request, Time now, std::vector<EndedRequ
   RETURN_IF_ERROR(Check(entrant, now, before, ended));
   RETURN_IF_ERROR(MakeRoom(entrant, before, ended));
   request->outcome.queued = now;
-  LineOf(entrant.generates).Push(std::move(request));
+  QueueOf(entrant.generates).Push(std::move(request));
   return absl::OkStatus();
 }
 
@@ -141,8 +141,8 @@ void Scheduler::EndLeftPasses(Time now) {
 
 // Without what others make room for.
 absl::Status Scheduler::CheckShare(const Entrant& entrant, double before, Time now) const {
-  const Line& line = LineOf(entrant.generates);
-  const Line::Share own = line.ShareOf(entrant.ticket.principal.name);
+  const FairQueue& line = QueueOf(entrant.generates);
+  const FairQueue::Share own = line.ShareOf(entrant.ticket.principal.name);
   const bool alone = own.requests == line.size();  // nobody else waits
   const size_t max_requests = alone ? limits_.max_requests : limits_.max_requests / 2;
   const uint64_t max_cost = alone ? limits_.max_tokens : limits_.max_tokens / 2;
@@ -160,7 +160,7 @@ absl::Status Scheduler::CheckShare(const Entrant& entrant, double before, Time n
 }
 
 absl::Status Scheduler::MakeRoom(const Entrant& entrant, double before, std::vector<EndedRequest>& ended) {
-  Line& line = LineOf(entrant.generates);
+  FairQueue& line = QueueOf(entrant.generates);
   const bool full = line.size() >= limits_.max_requests || line.cost() + entrant.cost > limits_.max_tokens;
   if (line.size() == 0 || !full) return absl::OkStatus();
   std::vector<RequestPtr> displaced =
@@ -206,9 +206,9 @@ double Scheduler::SecondsBefore(const Entrant& entrant) const {
   const uint32_t own = entrant.ticket.priority - 1;
   const std::string& principal = entrant.ticket.principal.name;
   const double takes = entrant.seconds;
-  const Line& line = LineOf(entrant.generates);
+  const FairQueue& line = QueueOf(entrant.generates);
   const std::span<const RunningPass> running = entrant.generates ? std::span<const RunningPass>() : running_;
-  const Line::Accounts& accounts = line.accounts(own);
+  const FairQueue::Accounts& accounts = line.accounts(own);
   const auto mine = accounts.find(principal);
   double before = 0.0;
   const auto add = [&](double work, double least) { before += kShorter * work <= takes ? least : 0.0; };
@@ -412,7 +412,7 @@ std::vector<RequestPtr> Scheduler::TakeBatch(Turn& turn, Time now) {
     return request.forecast.seconds - (1.0 - share) * SpareSeconds(request, now);
   };
   batch.push_back(predicts_.Take(level, candidate.principal, candidate.index));
-  KeepShare(*batch[0], share, now);
+  ScaleDown(*batch[0], share, now);
   const Request& first = *batch[0];
   double seconds = first.forecast.seconds, most = std::min(kBatchSeconds, SlackOf(first.ticket, now));
   std::map<std::string, size_t> looked_at;  // by principal: those before do not fit
@@ -437,7 +437,7 @@ std::vector<RequestPtr> Scheduler::TakeBatch(Turn& turn, Time now) {
     }
     if (!std::isfinite(next.end)) break;
     RequestPtr mate = predicts_.Take(level, next.principal, next.index);
-    KeepShare(*mate, share, now);
+    ScaleDown(*mate, share, now);
     predicts_.Open(level, next.principal).served += mate->forecast.seconds;
     most = std::min(most, SlackOf(mate->ticket, now));
     seconds += mate->forecast.seconds;

@@ -3,7 +3,7 @@
 //
 // Between levels: weighted sharing of the device (kLevelWeights), over any time in which they all have work. Within a
 // level: weighted fair queueing by finish time. Next is the work with the smallest (seconds its principal has used +
-// its own predicted seconds; line.h). So each principal gets its share, and a short request goes before a long one of a
+// its own predicted seconds; fair_queue.h). So each principal gets its share, and a short request goes before a long one of a
 // principal that has used as much. Within a principal: first come, first served; but a request that takes at most a
 // quarter of the rest of its principal's passes goes before them. A request that goes before a running pass starts
 // beside it, and a pass that was set aside gets a step every kPatience. Requests and generations of one level get equal
@@ -27,9 +27,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "server/options.h"
-#include "server/request.h"
-#include "server/schedule/line.h"
+#include "server/base/options.h"
+#include "server/request/request.h"
+#include "server/schedule/fair_queue.h"
 
 namespace edgewise::server {
 
@@ -147,8 +147,8 @@ class Scheduler {
   absl::Status CheckShare(const Entrant& entrant, double before, Time now) const;
   absl::Status CheckTime(const Entrant& entrant, double before, Time now) const;
   absl::Status MakeRoom(const Entrant& entrant, double before, std::vector<EndedRequest>& ended);
-  Line& LineOf(bool generates) { return generates ? generations_ : predicts_; }
-  const Line& LineOf(bool generates) const { return generates ? generations_ : predicts_; }
+  FairQueue& QueueOf(bool generates) { return generates ? generations_ : predicts_; }
+  const FairQueue& QueueOf(bool generates) const { return generates ? generations_ : predicts_; }
   double SecondsBefore(const Entrant& entrant) const;
   // The share that all requests of the level have to keep of what they may give up, so that none of those that wait is
   // late. They are taken to go in order of arrival.
@@ -158,8 +158,8 @@ class Scheduler {
   std::optional<Candidate> FirstGeneration() const;  // none waits
 
   const QueueLimits limits_;
-  Line predicts_;
-  Line generations_;
+  FairQueue predicts_;
+  FairQueue generations_;
   std::vector<RunningPass> running_;  // the latest last
   uint64_t started_ = 0;
   PerLevel<double> served_ = {};           // seconds over weight; of idle levels not less than of the others

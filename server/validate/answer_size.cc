@@ -4,9 +4,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/field_error.h"
+#include "base/status_macros.h"
 #include "model/forward/result.h"
-#include "text/field_error.h"
-#include "text/status_macros.h"
 
 namespace edgewise::server {
 namespace {

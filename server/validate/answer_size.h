@@ -4,8 +4,8 @@
 
 #include "absl/status/status.h"
 #include "model/model.h"
-#include "server/options.h"
-#include "server/request.h"
+#include "server/base/options.h"
+#include "server/request/request.h"
 
 namespace edgewise::server {
 

@@ -7,11 +7,12 @@
 
 #include "absl/random/random.h"
 #include "absl/strings/str_join.h"
+#include "base/did_you_mean.h"
+#include "base/field_error.h"
+#include "base/status_macros.h"
+#include "model/kinds/kind.h"
 #include "model/kinds/override.h"
 #include "server/validate/settings.h"
-#include "text/did_you_mean.h"
-#include "text/field_error.h"
-#include "text/status_macros.h"
 
 namespace edgewise::server {
 namespace {
@@ -33,7 +34,7 @@ absl::Status ParseCap(const v1::Budget& budget, Work& work) {
 absl::Status ParseKeep(v1::Keep asked, const Model& model, v1::Settings& settings, Draw& draw) {
   REFUSE_IF(!v1::Keep_IsValid(asked), "budget.keep", "is ", static_cast<int>(asked),
             "; allowed are KEEP_MODEL_DEFAULT, RANDOM and PROBABLE");
-  const bool matters = model.KeepMatters(draw);
+  const bool matters = model.CapRuleMatters(draw);
   const bool has_cap = settings.budget().has_max_edges() || settings.budget().has_max_density();
   if (asked != v1::KEEP_MODEL_DEFAULT) {
     REFUSE_IF(!matters, "budget.keep", "is ", v1::Keep_Name(asked), "; it is for attention sbm, and this request's is ",
@@ -45,9 +46,9 @@ absl::Status ParseKeep(v1::Keep asked, const Model& model, v1::Settings& setting
   if (!has_cap || !matters) return absl::OkStatus();
   const v1::Keep keep = settings.budget().keep();
   draw.keep = keep == v1::KEEP_MODEL_DEFAULT ? model.config().budget_keep
-              : keep == v1::PROBABLE         ? KeepRule::kProbable
-                                             : KeepRule::kRandom;
-  settings.mutable_budget()->set_keep(draw.keep == KeepRule::kProbable ? v1::PROBABLE : v1::RANDOM);
+              : keep == v1::PROBABLE         ? CapRule::kProbable
+                                             : CapRule::kRandom;
+  settings.mutable_budget()->set_keep(draw.keep == CapRule::kProbable ? v1::PROBABLE : v1::RANDOM);
   return absl::OkStatus();
 }
 

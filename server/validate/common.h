@@ -9,11 +9,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/work_bounds.h"
 #include "edgewise/v1/inference.pb.h"
-#include "model/input/work_bounds.h"
 #include "model/model.h"
-#include "server/options.h"
-#include "server/request.h"
+#include "server/base/options.h"
+#include "server/request/request.h"
 #include "server/validate/validate.h"
 
 namespace edgewise::server {

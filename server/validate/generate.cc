@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/field_error.h"
+#include "base/status_macros.h"
 #include "model/forward/generation.h"
 #include "server/validate/answer_size.h"
 #include "server/validate/common.h"
 #include "server/validate/validate.h"
-#include "text/field_error.h"
-#include "text/status_macros.h"
 
 namespace edgewise::server {
 namespace {

@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "text/field_error.h"
-#include "text/status_macros.h"
+#include "base/field_error.h"
+#include "base/status_macros.h"
 
 namespace edgewise::server {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "edgewise/v1/inference.pb.h"
 #include "model/model.h"
-#include "server/options.h"
+#include "server/base/options.h"
 
 namespace edgewise::server {
 

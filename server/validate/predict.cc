@@ -4,16 +4,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/field_error.h"
+#include "base/status_macros.h"
 #include "model/forward/edge_budget.h"
 #include "model/kinds/override.h"
+#include "server/base/status_details.h"
 #include "server/image/image_reader.h"
-#include "server/status_details.h"
 #include "server/validate/answer_size.h"
 #include "server/validate/common.h"
 #include "server/validate/graph.h"
 #include "server/validate/validate.h"
-#include "text/field_error.h"
-#include "text/status_macros.h"
 
 namespace edgewise::server {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "text/field_error.h"
-#include "text/status_macros.h"
+#include "base/field_error.h"
+#include "base/status_macros.h"
 
 namespace edgewise::server {
 namespace {
@@ -42,7 +42,7 @@ void SetCap(const Profile& profile, v1::Settings& settings) {
 
 void SetKeep(const Profile& profile, v1::Settings& settings) {
   if (!profile.keep) return;
-  settings.mutable_budget()->set_keep(*profile.keep == KeepRule::kProbable ? v1::PROBABLE : v1::RANDOM);
+  settings.mutable_budget()->set_keep(*profile.keep == CapRule::kProbable ? v1::PROBABLE : v1::RANDOM);
 }
 
 void SetOverride(const AttentionOverride& override, v1::AttentionOverride& message) {

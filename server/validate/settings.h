@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "edgewise/v1/inference.pb.h"
-#include "model/checkpoint/profiles.h"
+#include "model/config/profiles.h"
 
 namespace edgewise::server {
 

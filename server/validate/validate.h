@@ -9,11 +9,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/civil_time.h"
+#include "base/work_bounds.h"
 #include "edgewise/v1/inference.pb.h"
-#include "model/input/work_bounds.h"
 #include "model/model.h"
-#include "server/options.h"
-#include "server/request.h"
+#include "server/base/options.h"
+#include "server/request/request.h"
 
 namespace edgewise::server {
 
@@ -27,7 +27,7 @@ struct CallTerms {
 
 // The work that a message asks for. `profiles`: of the model, now. They check everything but the model's name, the
 // version, request_id and, for Generate, whether each row can keep its budget (Generation::Create). INVALID_ARGUMENT
-// with the field (text/field_error.h), the value found and the values allowed. RESOURCE_EXHAUSTED: a text has too many
+// with the field (base/field_error.h), the value found and the values allowed. RESOURCE_EXHAUSTED: a text has too many
 // windows, or the answer would be larger than limits.max_response_bytes. Texts and images end where `bounds` say so,
 // with the status that they give.
 absl::StatusOr<Work> Validate(const v1::PredictRequest& message, const Model& model, const Profiles& profiles,

@@ -1,5 +1,5 @@
 // The one parser of flags: arguments, environment, help.
-#include "text/flag_set.h"
+#include "base/flag_set.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,8 +7,8 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "base/flag_set.h"
 #include "client/cli/options.h"
-#include "text/flag_set.h"
 
 namespace edgewise::cli {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
-#include "kernels/draw.h"
+#include "kernels/draw/draw.h"
 
 namespace edgewise::cuda {
 namespace {
@@ -108,7 +108,7 @@ TEST(RateRankTest, FallsWithTheRate) {
 
 TEST(DigitTest, DigitsAreInTheOrderOfEdges) {
   std::mt19937_64 random(4);
-  const auto digits = [](KeepRule keep, const AgedEdge& edge) {
+  const auto digits = [](CapRule keep, const AgedEdge& edge) {
     std::vector<uint32_t> all;
     for (int digit = 0; digit < DigitsOf(keep); ++digit) all.push_back(DigitOf(keep, edge, digit));
     return all;
@@ -117,10 +117,10 @@ TEST(DigitTest, DigitsAreInTheOrderOfEdges) {
   for (int i = 0; i < 2000; ++i) {
     AgedEdge a = {rank(), random() >> (random() % 64)}, b = {rank(), random() >> (random() % 64)};
     if (i % 3 == 0) b.age_bits = a.age_bits;
-    EXPECT_EQ(IsBefore(a, b), digits(KeepRule::kProbable, a) < digits(KeepRule::kProbable, b));
+    EXPECT_EQ(IsBefore(a, b), digits(CapRule::kProbable, a) < digits(CapRule::kProbable, b));
     const double age = static_cast<double>(random() >> 11) * 0x1p-53;
     const uint32_t tick = AgeTick(age);
-    EXPECT_EQ(digits(KeepRule::kRandom, {AgeBits(age), a.order}),
+    EXPECT_EQ(digits(CapRule::kRandom, {AgeBits(age), a.order}),
               (std::vector<uint32_t>{AgeBucket(tick), AgePart(tick)}));
   }
 }

@@ -11,7 +11,7 @@
 
 #include "kernels/cuda/attention/age_select.h"
 #include "kernels/cuda/attention/kernels.h"
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 #include "tests/cuda/device_case.h"
 #include "tests/cuda/emulator/emulator.h"
 

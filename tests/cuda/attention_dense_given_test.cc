@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 #include "tests/cuda/attention_dense_case.h"
 
 namespace edgewise::cuda {

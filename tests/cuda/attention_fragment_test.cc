@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/cuda/attention/draw_fragment.cuh"
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 #include "tests/cuda/device_case.h"
 #include "tests/cuda/emulator/emulator.h"
 

@@ -9,7 +9,7 @@
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/lists.h"
 #include "kernels/cuda/attention/rounds.h"
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 #include "tests/cuda/attention_rows_case.h"
 #include "tests/cuda/emulator/emulator.h"
 #include "tests/kernels/attention_cases.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 #include "tests/cuda/attention_tiles_case.h"
 #include "tests/kernels/attention_cases.h"
 

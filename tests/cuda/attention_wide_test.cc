@@ -11,7 +11,7 @@
 
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/items.h"
-#include "kernels/pattern_count.h"
+#include "kernels/host/pattern_count.h"
 #include "tests/cuda/attention_dense_case.h"
 #include "tests/cuda/attention_tiles_case.h"
 #include "tests/cuda/emulator/emulator.h"

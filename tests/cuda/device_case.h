@@ -19,8 +19,8 @@
 #include "kernels/cuda/attention/items.h"
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/attention/rounds.h"
-#include "kernels/events.h"
-#include "kernels/reference.h"
+#include "kernels/draw/events.h"
+#include "kernels/reference/reference.h"
 #include "tests/kernels/attention_cases.h"
 
 namespace edgewise::cuda::testing {
@@ -187,7 +187,7 @@ inline DeviceCase::DeviceCase(const edgewise::testing::Case& host, std::vector<D
     problems.push_back(of);
   }
   for (DeviceCap& cap : caps) {
-    cap.cut = {~uint64_t{0}, ~uint64_t{0}, KeepRule::kRandom};
+    cap.cut = {~uint64_t{0}, ~uint64_t{0}, CapRule::kRandom};
     cap.tau = 1.0;
     cap.limit = kEventAgeOne;
   }

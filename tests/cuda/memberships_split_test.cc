@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cpu/memberships.h"
+#include "kernels/cpu/ops/memberships.h"
 #include "kernels/cpu/simd/isa.h"
 #include "kernels/cuda/device/device_array.h"
 #include "kernels/cuda/ops/membership_halves.h"
 #include "kernels/cuda/ops/memberships.h"
-#include "kernels/draw.h"
+#include "kernels/draw/draw.h"
 #include "tests/kernels/random_floats.h"
 
 namespace edgewise::cuda {

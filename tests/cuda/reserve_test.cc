@@ -2,7 +2,7 @@
 // counts its allocations. Not covered by a reserve, because the request decides how much: graphs that are given or
 // asked for, pairwise biases and long key lists. The model's own share is tested on the CPU
 // (tests/model/reserve_test.cc).
-#include "model/reserve.h"
+#include "model/load/reserve.h"
 
 #include <gtest/gtest.h>
 

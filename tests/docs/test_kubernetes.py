@@ -12,7 +12,7 @@ class KubernetesTest(unittest.TestCase):
         manifest = words.read("deploy/kubernetes.yaml")
         grace = int(re.search(r"terminationGracePeriodSeconds: (\d+)", manifest)[1])
         delay = int(re.search(r'args: \[.*"--drain_delay=(\d+)s"', manifest)[1])
-        drain = int(re.search(r"drain_timeout\{(\d+)\}", words.read("server/options.h"))[1]) / 1000
+        drain = int(re.search(r"drain_timeout\{(\d+)\}", words.read("server/base/options.h"))[1]) / 1000
         self.assertGreaterEqual(grace, delay + drain + 10)  # the server stops its work and flushes after the drain
         self.assertNotIn("preStop", re.sub(r"#.*", "", manifest))  # the delay is the one mechanism
 

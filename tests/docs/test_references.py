@@ -125,7 +125,7 @@ class BrokenNamesTest(unittest.TestCase):
     """The checks above see names that are wrong."""
 
     def test_files(self):
-        text = "kernels/draw.h, kernels/drawn.h, reference.*, nothing_like_it.*, kernels/gpu. PLAN section 3"
+        text = "kernels/draw/draw.h, kernels/drawn.h, reference.*, nothing_like_it.*, kernels/gpu. PLAN section 3"
         wrong = {"kernels/drawn.h", "nothing_like_it.*", "kernels/gpu", "PLAN.md"}
         self.assertEqual(words.missing(text, "README.md"), wrong)
         self.assertEqual(words.missing("https://example.com/a.md, $OUT/b.txt, <name>/config.json", "README.md"), set())

@@ -1,4 +1,4 @@
-"""The values of a request (server/request.h) are written by one stage each, and only read by the others."""
+"""The values of a request (server/request/request.h) are written by one stage each, and only read by the others."""
 
 import re
 import unittest
@@ -7,12 +7,12 @@ import words
 
 # The files that may write to a value, by its name as a member of Request.
 WRITERS = {
-    "ticket": {"server/calls/handler.cc", "server/calls/shadow.cc"},  # and server/rpc, which makes it
-    "work": {"server/calls/handler.cc", "server/calls/shadow.cc"},  # whole, as server/validate made it
-    "forecast": {"server/calls/handler.cc", "server/calls/shadow.cc", "server/schedule/degrade.cc"},
+    "ticket": {"server/handler/handler.cc", "server/handler/shadow.cc"},  # and server/wire, which makes it
+    "work": {"server/handler/handler.cc", "server/handler/shadow.cc"},  # whole, as server/validate made it
+    "forecast": {"server/handler/handler.cc", "server/handler/shadow.cc", "server/schedule/degrade.cc"},
     "outcome": {"server/schedule/queue.cc", "server/schedule/scheduler.cc", "server/schedule/passes.cc",
                 "server/schedule/generations.cc"},
-    "outcome.generated": {"server/calls/handler.cc"},
+    "outcome.generated": {"server/handler/handler.cc"},
 }
 _FIELD = r"(\w+(?:\.\w+|\[[^\]]*\])*)?"
 _WRITES = r"(?:\s*(?:=(?!=)|[-+|&*/]=|\+\+|--)|\.(?:emplace|emplace_back|push_back|clear|reset|resize|insert|erase)\()"
@@ -21,10 +21,10 @@ _REFERENCE = re.compile(r"(?<!const )\b(?:Ticket|Work|Forecast|Outcome|Outcome::
 
 
 def writers() -> dict:
-    """{value: {file that writes to it}} over the sources of the server, without server/rpc and server/validate."""
+    """{value: {file that writes to it}} over the sources of the server, without server/wire and server/validate."""
     found = {}
     for path in sorted(words.files()):
-        if not re.fullmatch(r"server/(?!rpc|validate).*\.(cc|h)", path):
+        if not re.fullmatch(r"server/(?!wire|validate).*\.(cc|h)", path):
             continue
         text = re.sub(r"//[^\n]*", "", words.read(path))
         for match in _MEMBER.finditer(text):

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "base/utf8.h"
 #include "model/chat/chat_template.h"
-#include "model/tokenizers/utf8.h"
 #include "tests/fuzz/targets.h"
 
 namespace edgewise::fuzz {
@@ -18,7 +18,7 @@ void FuzzChat(const std::string& bytes) {
   std::vector<chat::Message> messages;
   chat::Arguments arguments;
   for (size_t i = 1; i < parts.size(); ++i) {
-    if (parts[i].empty() || tokenizers::FirstInvalidByte(parts[i]) < parts[i].size()) continue;  // no message has it
+    if (parts[i].empty() || FirstInvalidByte(parts[i]) < parts[i].size()) continue;  // no message has it
     if (parts[i][0] == '{') {
       absl::StatusOr<chat::Arguments> given = chat::Arguments::Read(parts[i]);
       if (!given.ok()) return RequireReadable(std::string(given.status().message()));

@@ -5,13 +5,15 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "model/checkpoint/config.h"
+#include "base/json_text.h"
 #include "model/checkpoint/hugging_face/tensors.h"
-#include "model/checkpoint/json_text.h"
+#include "model/checkpoint/parse_config.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/checkpoint/tensor_checks.h"
-#include "model/checkpoint/tokenizer.h"
+#include "model/config/config.h"
 #include "model/forward/generated_text.h"
+#include "model/kinds/kind.h"
+#include "model/tokenizers/tokenizer.h"
 #include "tests/fuzz/targets.h"
 
 namespace edgewise::fuzz {

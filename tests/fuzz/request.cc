@@ -6,7 +6,7 @@
 
 #include "edgewise/v1/inference.pb.h"
 #include "model/forward/generation.h"
-#include "server/cost_model.h"
+#include "server/request/cost_model.h"
 #include "server/validate/validate.h"
 #include "tests/fuzz/targets.h"
 #include "tests/model/model_kinds.h"

@@ -4,7 +4,7 @@
 #include <google/protobuf/stubs/logging.h>
 
 #include "edgewise/v1/inference.pb.h"
-#include "server/rpc/wire_check.h"
+#include "server/wire/wire_check.h"
 #include "tests/fuzz/targets.h"
 
 namespace edgewise::fuzz {

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 
 namespace edgewise::testing {
 namespace {

@@ -1,5 +1,5 @@
 // The allowance of a layer, against arithmetic with 128 bits.
-#include "kernels/budget.h"
+#include "kernels/draw/budget.h"
 
 #include <gtest/gtest.h>
 

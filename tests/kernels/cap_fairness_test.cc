@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 #include "tests/kernels/devices.h"
 
 namespace edgewise {

@@ -6,7 +6,7 @@
 #include <string>
 #include <tuple>
 
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 #include "tests/kernels/devices.h"
 
 namespace edgewise {
@@ -23,21 +23,21 @@ using testing::SameBytes;
 using testing::Shape;
 
 constexpr DrawWay kWays[] = {DrawWay::kPairs, DrawWay::kEvents};
-constexpr KeepRule kRules[] = {KeepRule::kRandom, KeepRule::kProbable};
+constexpr CapRule kRules[] = {CapRule::kRandom, CapRule::kProbable};
 
-EdgeCap Cap(KeepRule rule, uint64_t edges) {
+EdgeCap Cap(CapRule rule, uint64_t edges) {
   EdgeCap cap;
   cap.max_edges = edges;
   cap.keep = rule;
   return cap;
 }
 
-EdgeCap Probable(uint64_t edges) { return Cap(KeepRule::kProbable, edges); }
+EdgeCap Probable(uint64_t edges) { return Cap(CapRule::kProbable, edges); }
 
-std::vector<std::pair<Law, KeepRule>> LawsAndRules() {
-  std::vector<std::pair<Law, KeepRule>> all;
+std::vector<std::pair<Law, CapRule>> LawsAndRules() {
+  std::vector<std::pair<Law, CapRule>> all;
   for (const Law law : kLaws) {
-    for (const KeepRule rule : kRules) all.emplace_back(law, rule);
+    for (const CapRule rule : kRules) all.emplace_back(law, rule);
   }
   return all;
 }
@@ -50,8 +50,8 @@ EDGEWISE_TEST_ON(Cpus, CpuCapTest);
 
 // Sequences under one cap, some under none, and caps of both rules side by side.
 TEST_P(CapTest, KeepsWhatTheReferenceKeeps) {
-  for (const KeepRule rule : kRules) {
-    std::mt19937 random(rule == KeepRule::kRandom ? 3 : 5);
+  for (const CapRule rule : kRules) {
+    std::mt19937 random(rule == CapRule::kRandom ? 3 : 5);
     const int longest = Sized(150, 90);
     for (int round = 0; round < Sized(50, 12); ++round) {
       SCOPED_TRACE(round);
@@ -66,7 +66,7 @@ TEST_P(CapTest, KeepsWhatTheReferenceKeeps) {
       Case made(shape);
       DrawnRows drawn;
       drawn.law = static_cast<Law>(random() % 3);
-      if (rule == KeepRule::kProbable) drawn.way = kWays[random() % 2];
+      if (rule == CapRule::kProbable) drawn.way = kWays[random() % 2];
       drawn.exploration = random() % 3 == 0 ? 0.01f : 0.0f;
       drawn.self_loops = random() % 3 == 0;
       drawn.local_window = random() % 4 == 0 ? 4 : 0;
@@ -83,7 +83,7 @@ TEST_P(CapTest, KeepsWhatTheReferenceKeeps) {
         const uint64_t forced = ForcedUnder(made, c);
         caps[c] = Cap(rule, forced + random() % (EdgesUnder(made, free, c) - forced + 2));
       }
-      if (round % 3 == 0) caps[1].keep = KeepRule::kRandom;
+      if (round % 3 == 0) caps[1].keep = CapRule::kRandom;
       ExpectReference(made, caps);
       if (HasFailure()) return;
     }
@@ -115,14 +115,14 @@ TEST_P(CapTest, InPartsTheBytesAreTheSame) {
 
 TEST_P(CapTest, IsExactAtOneBelowAtAndOneAboveTheFreeUse) {
   struct Draw {
-    KeepRule rule;
+    CapRule rule;
     DrawWay way;
     double rate;
   };
   for (const Law law : kLaws) {
     for (const auto& [rule, way, rate] :
-         {Draw{KeepRule::kRandom, DrawWay::kRule, 0.02}, Draw{KeepRule::kRandom, DrawWay::kRule, 0.5},
-          Draw{KeepRule::kProbable, DrawWay::kPairs, 0.5}, Draw{KeepRule::kProbable, DrawWay::kEvents, 0.05}}) {
+         {Draw{CapRule::kRandom, DrawWay::kRule, 0.02}, Draw{CapRule::kRandom, DrawWay::kRule, 0.5},
+          Draw{CapRule::kProbable, DrawWay::kPairs, 0.5}, Draw{CapRule::kProbable, DrawWay::kEvents, 0.05}}) {
       Shape shape;
       shape.lengths = {Sized(150, 70), Sized(90, 33)};
       shape.mean_rate = rate;
@@ -152,7 +152,7 @@ TEST_P(CapTest, RaisingTheCapOnlyAddsEdges) {
   Case made(shape);
   made.AddProblems(DrawnRows{.law = Law::kPoissonSet, .self_loops = true}, 0);
   made.AskForAll();
-  for (const KeepRule rule : kRules) {
+  for (const CapRule rule : kRules) {
     std::set<std::tuple<size_t, size_t, size_t, int32_t>> previous;
     for (uint64_t cap = ForcedUnder(made, 0); cap < 7000; cap = cap * 4 / 3) {
       const Outcome outcome = Run(made, {Cap(rule, cap)});
@@ -312,12 +312,12 @@ TEST_P(CapTest, PatternsThatAreNotDrawnUseTheAllowanceButDropNothing) {
 
 // Layers of one sample take from its ledger what they use.
 TEST_P(CapTest, LedgersPassFromCallToCall) {
-  for (const auto& [budget, rule] : {std::pair(uint64_t{2500}, KeepRule::kRandom),
-                                     {2500, KeepRule::kProbable},
-                                     {4000, KeepRule::kRandom},
-                                     {4000, KeepRule::kProbable},
-                                     {100000, KeepRule::kRandom},
-                                     {100000, KeepRule::kProbable}}) {
+  for (const auto& [budget, rule] : {std::pair(uint64_t{2500}, CapRule::kRandom),
+                                     {2500, CapRule::kProbable},
+                                     {4000, CapRule::kRandom},
+                                     {4000, CapRule::kProbable},
+                                     {100000, CapRule::kRandom},
+                                     {100000, CapRule::kProbable}}) {
     uint64_t remaining[2] = {budget, budget / 2};
     std::unique_ptr<EdgeLedger> ledgers[2] = {*backend_->MakeLedger(budget), *backend_->MakeLedger(budget / 2)};
     const auto copy = *backend_->CopyLedger(*ledgers[0]);

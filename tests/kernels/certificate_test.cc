@@ -1,5 +1,5 @@
 // Certificates hold the products of memberships, whatever these are, and settle nearly all events.
-#include "kernels/certificate.h"
+#include "kernels/draw/certificate.h"
 
 #include <gtest/gtest.h>
 
@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "kernels/cpu/simd/kernels.h"
-#include "kernels/draw.h"
-#include "kernels/factorization.h"
+#include "kernels/draw/draw.h"
+#include "kernels/host/factorization.h"
 
 namespace edgewise {
 namespace {

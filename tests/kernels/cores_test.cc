@@ -1,5 +1,5 @@
 // The cores that the process may use: those that its thread may run on, within the limits of its control groups.
-#include "kernels/cores.h"
+#include "base/cores.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "kernels/cgroup.h"
+#include "base/cgroup.h"
 
 namespace edgewise {
 namespace {

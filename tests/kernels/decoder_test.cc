@@ -3,7 +3,7 @@
 #include <cmath>
 #include <string>
 
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 #include "tests/kernels/attention_patterns.h"
 #include "tests/kernels/device_matrix.h"
 #include "tests/kernels/paged_case.h"

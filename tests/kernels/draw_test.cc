@@ -1,4 +1,4 @@
-// Every device draws the graph of kernels/draw.h, pair by pair, on each of its ways.
+// Every device draws the graph of kernels/draw/draw.h, pair by pair, on each of its ways.
 #include <algorithm>
 #include <cmath>
 #include <random>

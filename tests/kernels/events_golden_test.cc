@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/event_tables.h"
-#include "kernels/reference.h"
+#include "kernels/host/event_tables.h"
+#include "kernels/reference/reference.h"
 #include "tests/support/paths.h"
 
 namespace edgewise {

@@ -11,7 +11,7 @@
 #include <set>
 
 #include "kernels/backend.h"
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 
 namespace edgewise {
 namespace {

@@ -1,6 +1,6 @@
-// Heads that are drawn by events: on every device the edges of the definition (kernels/events.h), with pads, forced
-// edges, heavy queries and keys, multiplicities and caps, and for a graph that is given back the same bytes.
-#include "kernels/events.h"
+// Heads that are drawn by events: on every device the edges of the definition (kernels/draw/events.h), with pads,
+// forced edges, heavy queries and keys, multiplicities and caps, and for a graph that is given back the same bytes.
+#include "kernels/draw/events.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 #include "tests/kernels/devices.h"
 
 namespace edgewise {
@@ -168,8 +168,8 @@ class CertifiedEventsTest : public testing::DeviceTest {
 };
 EDGEWISE_TEST_ON(Cpus, CertifiedEventsTest);
 
-// Long memberships, of which certificates (kernels/certificate.h) decide most events that bounds along one direction
-// leave open. Where memberships are equal, nothing hides an interval that is too short.
+// Long memberships, of which certificates (kernels/draw/certificate.h) decide most events that bounds along one
+// direction leave open. Where memberships are equal, nothing hides an interval that is too short.
 TEST_P(CertifiedEventsTest, AreThoseOfTheDefinition) {
   struct Memberships {
     int rank;

@@ -44,7 +44,7 @@ TEST_P(EveryKernelTest, AttentionIsRight) {
     std::vector<EdgeCap> caps(2);
     caps[0].max_edges = 90;
     caps[1].max_edges = 20;
-    caps[1].keep = KeepRule::kProbable;
+    caps[1].keep = CapRule::kProbable;
     const auto ledger = *backend_->MakeLedger(90);
     std::vector<EdgeCap> with_ledger = caps;
     with_ledger[0].ledger = ledger.get();

@@ -1,11 +1,11 @@
-#include "kernels/factorization.h"
+#include "kernels/host/factorization.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 
 namespace edgewise {
 namespace {

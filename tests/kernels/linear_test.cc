@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 #include "tests/kernels/device_matrix.h"
 #include "tests/kernels/quantized.h"
 

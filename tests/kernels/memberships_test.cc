@@ -1,12 +1,12 @@
 // Memberships on every device: inner products are the edge rates of the definition, the bounds hold, and a row depends
 // on nothing else.
-#include "kernels/cpu/memberships.h"
+#include "kernels/cpu/ops/memberships.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/simd/isa.h"
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 #include "tests/kernels/device_matrix.h"
 
 namespace edgewise {

@@ -1,5 +1,5 @@
 // Draws that are made once per layer or token (docs/random-numbers.md, "Orders and tokens"): golden values and laws.
-#include "kernels/permutation.h"
+#include "kernels/draw/permutation.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The random-number specification (docs/random-numbers.md): known answers and golden draws.
-#include "kernels/philox.h"
+#include "kernels/draw/philox.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "kernels/draw.h"
+#include "kernels/draw/draw.h"
 #include "tests/support/paths.h"
 
 namespace edgewise {

@@ -2,7 +2,7 @@
 // beside it.
 #include <cmath>
 
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 #include "tests/kernels/device_matrix.h"
 
 namespace edgewise {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/cpu/simd/kernels.h"
-#include "kernels/draw.h"
+#include "kernels/draw/draw.h"
 #include "tests/kernels/devices.h"
 
 namespace edgewise {

@@ -1,4 +1,4 @@
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/runtime/thread_pool.h"
 
 #include <gtest/gtest.h>
 

@@ -8,6 +8,7 @@
 #include <stop_token>
 
 #include "model/forward/generation.h"
+#include "model/kinds/kind.h"
 #include "tests/model/model_kinds.h"
 #include "tests/model/run_model.h"
 

@@ -2,7 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/checkpoint/config.h"
+#include "model/checkpoint/parse_config.h"
+#include "model/config/config.h"
 #include "model/kinds/kind.h"
 #include "model/kinds/override.h"
 #include "model/kinds/ssa.h"

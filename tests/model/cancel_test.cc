@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "model/forward/generation.h"
+#include "model/kinds/kind.h"
 #include "tests/model/cancelling_backend.h"
 #include "tests/model/model_kinds.h"
 

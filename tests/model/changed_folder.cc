@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "model/load.h"
+#include "model/load/load.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/run_model.h"
 

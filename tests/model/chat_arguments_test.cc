@@ -1,10 +1,10 @@
 // What a request tells a chat template beside the messages, and the tokens that a template may name.
 #include <gtest/gtest.h>
 
+#include "base/field_error.h"
+#include "base/utf8.h"
 #include "model/chat/chat_template.h"
-#include "model/tokenizers/utf8.h"
 #include "tests/model/counting_bounds.h"
-#include "text/field_error.h"
 
 namespace edgewise::chat {
 namespace {
@@ -38,7 +38,7 @@ TEST(TemplateArgumentsTest, WhatIsNoObjectIsRefused) {
         R"({"a": 1,})", R"({"a": "\ud800"})", "{\"a\": \"\xff\"}", "true false", "[\"\u00b0\"\u00b0",
         R"({"a": "ääääääääääääääääääääääääääääääääääääääääääääääääääääääääääääääääääääääääääääää" 1})"}) {
     EXPECT_EQ(Refused(text).find("template_arguments is not JSON: "), 0u) << text << Refused(text);
-    EXPECT_EQ(tokenizers::FirstInvalidByte(Refused(text)), Refused(text).size()) << text;
+    EXPECT_EQ(FirstInvalidByte(Refused(text)), Refused(text).size()) << text;
   }
   EXPECT_EQ(Refused(std::string("{}\0", 3)), "template_arguments has a NUL character");
   for (const char* number : {"9223372036854775808", "-9223372036854775809", "123456789012345678901234567890"}) {

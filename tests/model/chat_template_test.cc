@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "model/tokenizers/utf8.h"
+#include "base/utf8.h"
 #include "tests/model/counting_bounds.h"
 #include "tests/support/paths.h"
 
@@ -86,7 +86,7 @@ TEST(ChatTemplateTest, WhatIsNotServedIsRefusedByNameAndLine) {
   for (const char* format : {"%", "%-", "%Z", "a %-Y", "%Ã©", "%_d"}) {
     const std::string message = Unread("{{ strftime_now('" + std::string(format) + "') }}");
     EXPECT_EQ(message.find("line 1: strftime_now has %"), 0u) << message;
-    EXPECT_EQ(tokenizers::FirstInvalidByte(message), message.size());
+    EXPECT_EQ(FirstInvalidByte(message), message.size());
   }
   EXPECT_EQ(Unread("{{ strftime_now('" + std::string(257, 'a') + "') }}"),
             "line 1: the format of strftime_now has 257 bytes; served are at most 256");

@@ -1,9 +1,11 @@
 // Configuration files: an error names the field, the value found and the values allowed.
-#include "model/checkpoint/config.h"
+#include "model/config/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "model/checkpoint/parse_config.h"
+#include "model/kinds/kind.h"
 #include "tests/model/model_builder.h"
 
 namespace edgewise::testing {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "model/input/work_bounds.h"
+#include "base/work_bounds.h"
 
 namespace edgewise::tests {
 

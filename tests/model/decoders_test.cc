@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "model/forward/generation.h"
-#include "model/load.h"
+#include "model/load/load.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/near.h"
 #include "tests/model/run_model.h"

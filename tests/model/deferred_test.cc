@@ -5,6 +5,7 @@
 #include <random>
 
 #include "model/forward/generation.h"
+#include "model/kinds/kind.h"
 #include "tests/model/deferred_backend.h"
 #include "tests/model/model_kinds.h"
 

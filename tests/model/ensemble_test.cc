@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "model/kinds/kind.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/model_kinds.h"
 #include "tests/model/run_model.h"

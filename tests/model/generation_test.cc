@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/weights.h"
 #include "model/forward/edge_budget.h"
+#include "model/kinds/kind.h"
 #include "tests/model/deferred_backend.h"
 #include "tests/model/model_kinds.h"
 #include "tests/model/rounded_model.h"

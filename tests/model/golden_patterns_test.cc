@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "model/checkpoint/parse_config.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/kinds/kind.h"
 #include "tests/model/pattern_cases.h"

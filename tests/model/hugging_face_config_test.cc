@@ -7,7 +7,7 @@
 #include <set>
 
 #include "absl/strings/match.h"
-#include "model/load.h"
+#include "model/load/load.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/run_model.h"
 #include "tests/support/paths.h"

@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "model/load.h"
+#include "model/load/load.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/run_model.h"
 #include "tests/support/paths.h"

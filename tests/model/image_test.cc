@@ -12,7 +12,7 @@
 
 #include "model/image/processor.h"
 #include "model/kinds/override.h"
-#include "model/load.h"
+#include "model/load/load.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/near.h"
 #include "tests/model/run_model.h"

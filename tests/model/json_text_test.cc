@@ -1,5 +1,5 @@
 // JSON texts: what each dialect takes, and where a text that is none is wrong.
-#include "model/checkpoint/json_text.h"
+#include "base/json_text.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "model/checkpoint/json_object.h"
+#include "base/json_object.h"
 
 namespace edgewise::testing {
 namespace {

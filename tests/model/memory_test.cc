@@ -10,6 +10,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "model/kinds/kind.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/run_model.h"
 

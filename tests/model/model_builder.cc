@@ -7,9 +7,10 @@
 #include <fstream>
 #include <random>
 
-#include "model/checkpoint/config.h"
 #include "model/checkpoint/hugging_face/tensors.h"
+#include "model/checkpoint/parse_config.h"
 #include "model/checkpoint/weights.h"
+#include "model/config/config.h"
 #include "tests/model/toy_kind.h"
 
 namespace edgewise::testing {

@@ -4,7 +4,8 @@
 #include <ostream>
 #include <stdexcept>
 
-#include "model/checkpoint/json_object.h"
+#include "base/json_object.h"
+#include "model/checkpoint/parse_config.h"
 #include "model/kinds/override.h"
 
 namespace edgewise::testing {
@@ -241,13 +242,13 @@ std::vector<ModelKind> ModelKinds() {
       {"regression_sbm", {{"task", "regression"}}},
       {"regression_features", Features(Local(4, 0.2), {{"task", "regression"}})},
   };
-  kinds.push_back({.name = "probable", .changes = json::object(), .keep = KeepRule::kProbable});
+  kinds.push_back({.name = "probable", .changes = json::object(), .keep = CapRule::kProbable});
   kinds.push_back({.name = "probable_multi_pair",
                    .changes = Attention(Sbm("poisson_multi", true, 0), {{"task", "pair-classification"}}),
-                   .keep = KeepRule::kProbable});
+                   .keep = CapRule::kProbable});
   kinds.push_back({.name = "probable_and_ssa",
                    .changes = Attention({Local(3, 0.2), Sbm("poisson_set", false, 2)}),
-                   .keep = KeepRule::kProbable});
+                   .keep = CapRule::kProbable});
   kinds.insert(
       kinds.end(),
       {

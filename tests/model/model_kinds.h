@@ -19,7 +19,7 @@ struct ModelKind {
   nlohmann::json changes;          // of SmallConfig, as a merge patch
   nlohmann::json override_with{};  // the override that every input asks for (ReadOverride); null: none
   bool windows = false;            // texts beyond the context
-  KeepRule keep = KeepRule::kRandom;
+  CapRule keep = CapRule::kRandom;
   bool hugging_face = false;  // `changes` is the whole config.json of a Hugging Face folder (WriteHuggingFace)
 };
 

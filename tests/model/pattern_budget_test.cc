@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "model/kinds/kind.h"
 #include "tests/model/pattern_kinds.h"
 
 namespace edgewise::testing {

@@ -8,7 +8,8 @@
 #include <random>
 #include <stdexcept>
 
-#include "kernels/permutation.h"
+#include "kernels/draw/permutation.h"
+#include "model/checkpoint/parse_config.h"
 #include "model/kinds/kind.h"
 
 namespace edgewise::testing {

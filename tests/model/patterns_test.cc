@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "model/kinds/block.h"
+#include "model/kinds/kind.h"
 #include "model/kinds/ssa.h"
 #include "tests/model/pattern_kinds.h"
 

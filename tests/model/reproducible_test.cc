@@ -6,7 +6,8 @@
 #include <random>
 #include <string>
 
-#include "model/load.h"
+#include "model/kinds/kind.h"
+#include "model/load/load.h"
 #include "tests/model/cancelling_backend.h"
 #include "tests/model/events_backend.h"
 #include "tests/model/model_builder.h"

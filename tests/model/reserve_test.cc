@@ -1,10 +1,11 @@
 // The floats that a model reserves when it is loaded are enough for its requests: the backend counts. Not covered by a
 // reserve, because the request decides how much: texts longer than a wave, and windows that run at once.
-#include "model/reserve.h"
+#include "model/load/reserve.h"
 
 #include <gtest/gtest.h>
 
 #include "model/forward/generation.h"
+#include "model/kinds/kind.h"
 #include "tests/model/counting_backend.h"
 #include "tests/model/model_kinds.h"
 #include "tests/model/wave_config.h"

@@ -9,7 +9,7 @@
 #include <span>
 #include <utility>
 
-#include "kernels/reference.h"
+#include "kernels/reference/reference.h"
 #include "tests/model/deferred_backend.h"
 
 namespace edgewise::testing {
@@ -53,7 +53,7 @@ class Operand {
   ConstMatrix matrix_;
 };
 
-// The operations of kernels/reference.h on a CPU.
+// The operations of kernels/reference/reference.h on a CPU.
 class ReferenceBackend final : public DeferredBackend {
  public:
   explicit ReferenceBackend(bool bf16) : DeferredBackend(Cpu()), bf16_(bf16) {}

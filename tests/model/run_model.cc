@@ -8,7 +8,7 @@
 #include <random>
 #include <utility>
 
-#include "model/load.h"
+#include "model/load/load.h"
 #include "tests/model/deferred_backend.h"
 #include "tests/model/events_backend.h"
 #include "tests/model/toy_kind.h"

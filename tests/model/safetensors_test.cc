@@ -9,7 +9,7 @@
 #include <cmath>
 #include <functional>
 
-#include "model/load.h"
+#include "model/load/load.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/run_model.h"
 

@@ -7,7 +7,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "model/load.h"
+#include "model/load/load.h"
 #include "tests/model/changed_folder.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/run_model.h"

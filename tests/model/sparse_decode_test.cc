@@ -9,8 +9,8 @@
 #include <variant>
 #include <vector>
 
+#include "base/json_object.h"
 #include "kernels/kv_page.h"
-#include "model/checkpoint/json_object.h"
 #include "model/forward/generation.h"
 #include "tests/model/deferred_backend.h"
 #include "tests/model/model_builder.h"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/forward/pass.h"
+#include "model/kinds/kind.h"
 #include "tests/model/model_kinds.h"
 #include "tests/model/run_model.h"
 #include "tests/model/wave_config.h"

@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/field_error.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/run_model.h"
 #include "tests/support/paths.h"
-#include "text/field_error.h"
 
 namespace edgewise::testing {
 namespace {

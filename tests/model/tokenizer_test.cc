@@ -1,12 +1,13 @@
-#include "model/checkpoint/tokenizer.h"
+#include "model/tokenizers/tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
+#include "base/field_error.h"
+#include "model/kinds/kind.h"
 #include "tests/model/counting_bounds.h"
-#include "text/field_error.h"
 
 namespace edgewise {
 namespace {

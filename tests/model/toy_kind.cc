@@ -1,6 +1,6 @@
 #include "tests/model/toy_kind.h"
 
-#include "model/checkpoint/json_object.h"
+#include "base/json_object.h"
 #include "model/kinds/kind.h"
 #include "model/kinds/ssa.h"
 

@@ -3,7 +3,8 @@
 #ifndef EDGEWISE_TESTS_MODEL_TOY_KIND_H_
 #define EDGEWISE_TESTS_MODEL_TOY_KIND_H_
 
-#include "model/checkpoint/config.h"
+#include "model/config/config.h"
+#include "model/kinds/kind.h"
 
 namespace edgewise::testing {
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "model/checkpoint/parse_config.h"
 #include "model/checkpoint/weight_tables.h"
 #include "tests/model/deferred_backend.h"
 #include "tests/model/model_builder.h"

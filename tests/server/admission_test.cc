@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "server/base/status_details.h"
 #include "server/schedule/scheduler.h"
-#include "server/status_details.h"
 #include "tests/server/retry_delay.h"
 #include "tests/server/scheduler_fixture.h"
 

@@ -7,13 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "server/calls/handler.h"
+#include "base/field_error.h"
+#include "server/handler/handler.h"
 #include "server/models/repository.h"
 #include "server/schedule/device_failure.h"
 #include "server/schedule/queue.h"
 #include "tests/model/run_model.h"
 #include "tests/server/test_models.h"
-#include "text/field_error.h"
 
 namespace edgewise::server {
 namespace {

@@ -1,11 +1,11 @@
-#include "server/rpc/auth.h"
+#include "server/guard/auth.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include <cstdlib>
 
-#include "server/rpc/principal.h"
+#include "server/guard/principal.h"
 #include "tests/server/test_models.h"
 
 namespace edgewise::server {

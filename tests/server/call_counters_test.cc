@@ -1,5 +1,5 @@
 // How calls are counted on their way in, and what the counters decide: which connections end for being read late
-// (rpc/keeper.h).
+// (guard/watchdog.h).
 #include <arpa/inet.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -14,10 +14,10 @@
 #include <thread>
 #include <vector>
 
-#include "server/rpc/health.h"
-#include "server/rpc/keeper.h"
-#include "server/rpc/reflection.h"
-#include "server/rpc/service.h"
+#include "server/guard/watchdog.h"
+#include "server/wire/health.h"
+#include "server/wire/reflection.h"
+#include "server/wire/service.h"
 #include "tests/server/test_models.h"
 #include "tests/server/wait_until.h"
 
@@ -175,8 +175,8 @@ TEST(LateConnectionsTest, EndOnceCallsComeThatNeverBegin) {
   const std::unique_ptr<Backend> backend = *CreateBackend(options.backend);
   Gate gate;
   Metrics metrics;
-  Keeper keeper(options, awaited, memory, backend, gate, metrics);
-  keeper.Start(*listener, nullptr);
+  Watchdog watchdog(options, awaited, memory, backend, gate, metrics);
+  watchdog.Start(*listener, nullptr);
 
   const int client = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(listener->port()))};
@@ -193,14 +193,14 @@ TEST(LateConnectionsTest, EndOnceCallsComeThatNeverBegin) {
       gate.CountCall();
       if (begin) gate.CountBegun();
     }
-    std::this_thread::sleep_for(milliseconds(300));  // three looks of the keeper
+    std::this_thread::sleep_for(milliseconds(300));  // three looks of the watchdog
   };
   calls(true);
   EXPECT_TRUE(open()) << "all of them have begun";
   calls(false);
   EXPECT_TRUE(WaitUntil("the connection to end", [&] { return !open(); }));
 
-  keeper.Stop();
+  watchdog.Stop();
   listener->Stop();
   close(client);
   close(accepted);

@@ -1,4 +1,4 @@
-#include "server/cost_model.h"
+#include "server/request/cost_model.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/load.h"
+#include "model/load/load.h"
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
 #include "server/schedule/engine.h"

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "kernels/kv_page.h"
-#include "model/load.h"
-#include "model/reserve.h"
+#include "model/load/load.h"
+#include "model/load/reserve.h"
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
 #include "server/schedule/engine.h"

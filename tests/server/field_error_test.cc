@@ -1,4 +1,4 @@
-#include "text/field_error.h"
+#include "base/field_error.h"
 
 #include <gtest/gtest.h>
 

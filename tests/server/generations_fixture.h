@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "model/load.h"
+#include "model/load/load.h"
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
 #include "server/schedule/generations.h"

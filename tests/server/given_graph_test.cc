@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/field_error.h"
 #include "tests/server/validated.h"
-#include "text/field_error.h"
 
 namespace edgewise::server {
 namespace {

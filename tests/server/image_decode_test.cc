@@ -6,7 +6,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "server/calls/request_bounds.h"
+#include "server/handler/request_bounds.h"
 #include "server/image/decode.h"
 #include "server/image/image_reader.h"
 #include "tests/model/run_model.h"

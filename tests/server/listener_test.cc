@@ -1,4 +1,4 @@
-#include "server/rpc/listener.h"
+#include "server/guard/listener.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

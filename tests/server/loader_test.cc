@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "model/kinds/kind.h"
 #include "server/schedule/engine.h"
 #include "tests/model/deferred_backend.h"
 #include "tests/model/run_model.h"

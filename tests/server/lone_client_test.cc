@@ -1,4 +1,4 @@
-#include "server/rpc/lone_client.h"
+#include "server/wire/lone_client.h"
 
 #include <gtest/gtest.h>
 

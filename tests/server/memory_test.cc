@@ -1,5 +1,5 @@
 // The ledger of the bytes that calls hold.
-#include "server/memory.h"
+#include "server/base/memory.h"
 
 #include <gmock/gmock.h>
 
@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/status_details.h"
+#include "server/base/status_details.h"
 
 namespace edgewise::server {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "server/base/status_details.h"
 #include "server/observe/metrics.h"
-#include "server/status_details.h"
 #include "tests/model/run_model.h"
 #include "tests/server/test_models.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/load.h"
+#include "model/load/load.h"
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
 #include "server/schedule/degrade.h"
@@ -54,7 +54,7 @@ class PassesTest : public ::testing::Test {
 
   int StepsOf(RequestPtr request, double share = 1.0) {
     RequestQueue queue({});
-    Answers answers;
+    Finisher answers;
     Passes passes(queue, answers, std::chrono::milliseconds(20));
     const uint64_t number = queue.Started({});
     std::vector<RequestPtr> requests;

@@ -1,5 +1,5 @@
 // The threads that prepare long messages: whose turn it is, who is refused, what is not prepared.
-#include "server/calls/preparation_threads.h"
+#include "server/handler/preparation_threads.h"
 
 #include <gtest/gtest.h>
 
@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
-#include "server/calls/handler.h"
-#include "server/calls/request_bounds.h"
-#include "server/status_details.h"
+#include "server/base/status_details.h"
+#include "server/handler/handler.h"
+#include "server/handler/request_bounds.h"
 #include "tests/server/test_models.h"
 #include "tests/support/paths.h"
 

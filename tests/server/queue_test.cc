@@ -6,7 +6,7 @@
 #include <chrono>
 #include <thread>
 
-#include "server/status_details.h"
+#include "server/base/status_details.h"
 #include "tests/server/retry_delay.h"
 
 namespace edgewise::server {

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "model/kinds/kind.h"
 #include "server/models/repository.h"
 #include "tests/server/test_models.h"
 

@@ -8,10 +8,10 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/field_error.h"
 #include "model/checkpoint/hugging_face/family.h"
 #include "tests/server/retry_delay.h"
 #include "tests/server/test_models.h"
-#include "text/field_error.h"
 
 namespace edgewise::server {
 namespace {

@@ -1,5 +1,5 @@
 // Every field of an answer is the number of the result that it is named after: results whose numbers all differ.
-#include "server/calls/respond.h"
+#include "server/handler/respond.h"
 
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 #include "absl/strings/cord.h"
 #include "absl/types/optional.h"
 #include "edgewise/status_details.pb.h"
-#include "server/status_details.h"
+#include "server/base/status_details.h"
 
 namespace edgewise::server {
 

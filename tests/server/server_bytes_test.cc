@@ -150,7 +150,7 @@ TEST_F(SharesTest, SilentStreamsEndOnceOthersLackWhatTheyHold) {
   v1::PredictRequest large = SmallRequest();  // refused, but for its model alone where there is memory
   large.set_model(std::string(size_t{400} << 10, 'a'));
   EXPECT_EQ(Predict(kPolite, large).error_code(), grpc::RESOURCE_EXHAUSTED);
-  std::this_thread::sleep_for(milliseconds(100));  // several looks of the keeper
+  std::this_thread::sleep_for(milliseconds(100));  // several looks of the watchdog
   EXPECT_EQ(server_.Metric(kHeld), kStreams * kOfCall) << "they are not silent for long";
   clock_.Advance(seconds(31));
   EXPECT_TRUE(WaitUntil("room", [&] { return Predict(kPolite, large).error_code() == grpc::INVALID_ARGUMENT; }));

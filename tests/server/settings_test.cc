@@ -112,7 +112,7 @@ TEST_F(SettingsTest, KeepIsTheRequestsElseTheProfilesElseTheModels) {
     const absl::StatusOr<Work> request = Checked();
     EXPECT_TRUE(request.ok()) << request.status();
     const v1::Keep effective = request->settings->budget().keep();
-    EXPECT_EQ(request->inputs[0].keep == KeepRule::kProbable, effective == v1::PROBABLE);
+    EXPECT_EQ(request->inputs[0].keep == CapRule::kProbable, effective == v1::PROBABLE);
     return effective;
   };
   EXPECT_EQ(kept("none", true, v1::KEEP_MODEL_DEFAULT), v1::PROBABLE);

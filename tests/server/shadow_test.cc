@@ -1,6 +1,6 @@
 // A share of the answered requests is computed again under another profile: what is compared, and that no request
 // notices.
-#include "server/calls/shadow.h"
+#include "server/handler/shadow.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "server/calls/handler.h"
+#include "server/handler/handler.h"
 #include "server/models/repository.h"
 #include "server/schedule/engine.h"
 #include "tests/server/test_models.h"

@@ -1,10 +1,10 @@
-#include "server/status_details.h"
+#include "server/base/status_details.h"
 
 #include <gtest/gtest.h>
 
 #include "absl/strings/cord.h"
+#include "base/field_error.h"
 #include "tests/server/retry_delay.h"
-#include "text/field_error.h"
 
 namespace edgewise::server {
 namespace {

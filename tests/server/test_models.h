@@ -11,7 +11,7 @@
 #include <string>
 
 #include "kernels/backend.h"
-#include "model/load.h"
+#include "model/load/load.h"
 #include "model/model.h"
 #include "tests/support/paths.h"
 

@@ -19,7 +19,7 @@
 #include <thread>
 
 #include "edgewise/v1/inference.grpc.pb.h"
-#include "server/request.h"
+#include "server/request/request.h"
 #include "server/server.h"
 #include "tests/server/test_models.h"
 #include "tests/server/wait_until.h"

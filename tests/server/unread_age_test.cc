@@ -1,4 +1,4 @@
-#include "server/rpc/unread_age.h"
+#include "server/guard/unread_age.h"
 
 #include <gtest/gtest.h>
 

@@ -7,10 +7,10 @@
 #include <limits>
 #include <ostream>
 
-#include "model/load.h"
+#include "base/field_error.h"
+#include "model/load/load.h"
 #include "tests/model/model_builder.h"
 #include "tests/server/validated.h"
-#include "text/field_error.h"
 
 namespace edgewise::server {
 namespace {

@@ -7,9 +7,9 @@
 #include <ostream>
 #include <string>
 
-#include "server/status_details.h"
+#include "base/field_error.h"
+#include "server/base/status_details.h"
 #include "tests/server/validated.h"
-#include "text/field_error.h"
 
 namespace edgewise::server {
 namespace {

@@ -7,9 +7,9 @@
 #include <limits>
 #include <ostream>
 
+#include "base/field_error.h"
 #include "model/kinds/kind.h"
 #include "tests/server/validated.h"
-#include "text/field_error.h"
 
 namespace edgewise::server {
 namespace {

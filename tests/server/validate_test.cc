@@ -7,10 +7,10 @@
 #include <limits>
 #include <ostream>
 
+#include "base/field_error.h"
 #include "model/forward/edge_budget.h"
-#include "server/status_details.h"
+#include "server/base/status_details.h"
 #include "tests/server/validated.h"
-#include "text/field_error.h"
 
 namespace edgewise::server {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "server/request.h"
+#include "server/request/request.h"
 
 namespace edgewise::server {
 

@@ -1,5 +1,5 @@
 // The walk over the bytes of a message before it is parsed.
-#include "server/rpc/wire_check.h"
+#include "server/wire/wire_check.h"
 
 #include <gmock/gmock.h>
 #include <google/protobuf/arena.h>

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/calls/preparation_threads.h"
+#include "server/handler/preparation_threads.h"
 #include "tests/server/test_server.h"
 
 namespace {

@@ -25,7 +25,8 @@ STRATA = {
     "model/forward": ("model/forward/*.cc", "model/forward/*.h"),
     "model/tokenizers": ("model/tokenizers/*.cc", "model/tokenizers/*.h", "model/tokenizers/*.inl"),
     "server/schedule": ("server/schedule/*.cc", "server/schedule/*.h"),
-    "server/rpc": ("server/rpc/*.cc", "server/rpc/*.h"),
+    "server/wire": ("server/wire/*.cc", "server/wire/*.h"),
+    "server/guard": ("server/guard/*.cc", "server/guard/*.h"),
     "client": ("client/**/*.cc", "client/**/*.h"),
 }
 # The instruction set that a fault is planted in: the others keep the line as it was.

@@ -23,7 +23,7 @@ NOT_BUILT, SAME_CODE = "does not compile", "compiles to the same code"
 _MOST_MEMORY, _MOST_CPU, _STANDS_STILL = 8 << 30, 300, 150  # bytes, seconds, seconds
 # Words that tests have which are near to a stratum, beside those of its files' names.
 _NEAR = {"kernels/cuda": "emulated", "model/forward": "golden generation", "client": "client", "server/schedule":
-         "scheduler unit", "server/rpc": "unit rpc"}
+         "scheduler unit", "server/wire": "unit rpc", "server/guard": "unit rpc"}
 # Tests that read the sources, or only compile them: a change of a line is no fault to them.
 _OF_SOURCES = re.compile(r"format|locks|layers.*|python_docs|without_cuda/build")
 _FAILED = re.compile(r"^\[  FAILED  \] ([\w/.]+)|^(?:FAIL|ERROR): (\w+ \([\w.]+\))", re.MULTILINE)

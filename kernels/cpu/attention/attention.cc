@@ -26,7 +26,7 @@ CompactPlan& NextPlan(Call& call) {
 }
 
 // Heads of one problem come one after the other.
-void SetPattern(const AttentionProblem& problem, bool runs, Call& call, Head& head) {
+void SetPattern(const AttentionProblem& problem, bool runs, Call& call, HeadPlan& head) {
   head.drawn = std::get_if<DrawnRows>(&problem.pattern);
   if (head.drawn != nullptr) return;
   const auto* given = std::get_if<ExplicitEdges>(&problem.pattern);
@@ -46,7 +46,7 @@ void SetPattern(const AttentionProblem& problem, bool runs, Call& call, Head& he
   head.plan = call.plans[call.used_plans - 1].get();
 }
 
-void SetBias(const AttentionInputs& inputs, const AttentionProblem& problem, Head& head) {
+void SetBias(const AttentionInputs& inputs, const AttentionProblem& problem, HeadPlan& head) {
   BiasView& bias = head.bias;
   bias.key_positions = problem.positions;
   if (inputs.distance_bias != nullptr) {
@@ -74,7 +74,7 @@ void StartCall(const CpuKernels& kernels, const AttentionInputs& inputs, std::sp
   for (const AttentionProblem& problem : problems) {
     problem.report->heads.assign(static_cast<size_t>(inputs.num_heads), HeadReport());
     for (int h = 0; h < inputs.num_heads; ++h) {
-      Head& head = call.heads.emplace_back();
+      HeadPlan& head = call.heads.emplace_back();
       head.problem = &problem;
       head.index = h;
       head.n = problem.tokens;
@@ -100,7 +100,7 @@ void StartCall(const CpuKernels& kernels, const AttentionInputs& inputs, std::sp
 void PrepareWorkers(const Call& call, std::span<Worker> workers) {
   int64_t columns = 0;
   int depth = 0;
-  for (const Head& head : call.heads) {
+  for (const HeadPlan& head : call.heads) {
     columns = std::max(columns, head.columns);
     depth = std::max(depth, head.operands.depth);
   }
@@ -110,7 +110,7 @@ void PrepareWorkers(const Call& call, std::span<Worker> workers) {
 // Nanoseconds of one thread, roughly.
 int64_t WorkOf(const Call& call) {
   int64_t work = 0;
-  for (const Head& head : call.heads) {
+  for (const HeadPlan& head : call.heads) {
     if (head.plan == nullptr) {
       work += (head.n - head.first_query) * (head.n + 100);
     } else {
@@ -124,7 +124,7 @@ int64_t WorkOf(const Call& call) {
 int64_t WorkOf(std::span<const ExpectedPart> parts, const Call& call) {
   int64_t work = 0;
   for (const ExpectedPart& part : parts) {
-    const Head& head = call.heads[part.head];
+    const HeadPlan& head = call.heads[part.head];
     work += kExpectedRows * head.columns * head.tables.rank / kProductsPerNanosecond;
     if (work >= ThreadPool::kSharedWork) break;
   }
@@ -154,7 +154,7 @@ bool WithinCaps(std::span<const AttentionProblem> problems, std::span<const Edge
 
 using cpu_attention::BlockEdges;
 using cpu_attention::Call;
-using cpu_attention::Head;
+using cpu_attention::HeadPlan;
 using cpu_attention::Worker;
 
 void AttentionScratch::ReleaseAbove(size_t bytes_each) {
@@ -167,7 +167,7 @@ void AttentionScratch::ReleaseAbove(size_t bytes_each) {
     worker.event_memory.ReleaseAbove(bytes_each);
     worker.kept.ReleaseAbove(bytes_each);
   }
-  if (call.heads.capacity() * sizeof(Head) > bytes_each) call = Call();
+  if (call.heads.capacity() * sizeof(HeadPlan) > bytes_each) call = Call();
   call.kept.clear();
   search.ReleaseAbove(bytes_each);
 }
@@ -230,12 +230,12 @@ void CpuAttention::AttendBlocks(int64_t count) {
   Call& call = scratch_.call;
   pool_.For(count, cpu_attention::WorkOf(call), [&](int64_t item, int worker) {
     const int64_t block = left_ - 1 - item;
-    const Head& head = call.HeadOf(block);
+    const HeadPlan& head = call.HeadOf(block);
     if (cpu_attention::IsCancelled(*head.problem)) return;
     if (head.plan != nullptr) return cpu_attention::AttendItem(call, block, scratch_.workers[worker]);
     BlockEdges capped;
     if (head.capped) {
-      const bool random = caps_[head.problem->cap].keep == KeepRule::kRandom;
+      const bool random = caps_[head.problem->cap].keep == CapRule::kRandom;
       capped = random ? scratch_.search.Take(call, block, scratch_.workers[worker]) : call.kept[block];
     }
     cpu_attention::AttendRows(call, block, capped, scratch_.workers[worker]);

@@ -11,8 +11,8 @@
 #include "kernels/cpu/attention/cap.h"
 #include "kernels/cpu/attention/probable.h"
 #include "kernels/cpu/attention/work.h"
+#include "kernels/cpu/runtime/thread_pool.h"
 #include "kernels/cpu/simd/kernels.h"
-#include "kernels/cpu/thread_pool.h"
 
 namespace edgewise {
 

@@ -11,7 +11,7 @@
 #include "absl/container/inlined_vector.h"
 #include "kernels/cpu/attention/draw.h"
 #include "kernels/cpu/attention/estimate.h"
-#include "kernels/pattern_count.h"
+#include "kernels/host/pattern_count.h"
 
 namespace edgewise::cpu_attention {
 namespace {
@@ -34,7 +34,7 @@ AgeSpan GuessSpan(const EdgeEstimate& estimate, uint64_t allowed, uint64_t pairs
 // them.
 struct CapWork {
   EdgeCap* cap = nullptr;
-  std::vector<Head*> heads;
+  std::vector<HeadPlan*> heads;
   std::vector<int32_t> blocks;  // of the call, in the order in which edges of one age are kept
   uint64_t forced = 0;
   uint64_t allowed = 0;  // beside the forced edges
@@ -158,11 +158,11 @@ void CapSearch::Start(ThreadPool& pool, std::span<EdgeCap> caps, bool optimistic
   if (works_.size() < caps_) works_.resize(caps_);
   for (size_t c = 0; c < caps_; ++c) works_[c].Reset();
   blocks_.clear();
-  for (Head& head : call.heads) {
+  for (HeadPlan& head : call.heads) {
     if (head.problem->cap >= 0 && head.drawn == nullptr) {
       works_[head.problem->cap].forced += CountHeadEdges(*head.problem, head.index);
     }
-    if (!head.capped || caps[head.problem->cap].keep != KeepRule::kRandom) continue;
+    if (!head.capped || caps[head.problem->cap].keep != CapRule::kRandom) continue;
     if (caps[head.problem->cap].max_edges == kNoCap) {
       head.capped = false;
       continue;
@@ -176,7 +176,7 @@ void CapSearch::Start(ThreadPool& pool, std::span<EdgeCap> caps, bool optimistic
     const uint64_t others = work.forced;
     work.forced = 0;
     uint64_t pairs = 0;
-    for (const Head* head : work.heads) {
+    for (const HeadPlan* head : work.heads) {
       work.forced += CountForced(*head, 0, head->n);
       pairs += static_cast<uint64_t>(head->n) * static_cast<uint64_t>(head->n);
     }
@@ -185,13 +185,13 @@ void CapSearch::Start(ThreadPool& pool, std::span<EdgeCap> caps, bool optimistic
     const bool binds = work.allowed < pairs - work.forced;
     const EdgeEstimate estimate = binds ? EstimateHeads(pool, *call.kernels, work.heads) : EdgeEstimate();
     if (!binds || (optimistic && estimate.IsSlack(static_cast<double>(work.allowed)))) {
-      for (Head* head : work.heads) head->capped = false;
+      for (HeadPlan* head : work.heads) head->capped = false;
       unchecked_ |= binds;
       continue;
     }
     work.span = GuessSpan(estimate, work.allowed, pairs);
     blocks_.resize(call.block_head.size());
-    for (const Head* head : work.heads) {
+    for (const HeadPlan* head : work.heads) {
       for (int64_t b = 0; b < head->blocks(); ++b) {
         work.blocks.push_back(static_cast<int32_t>(head->first_block + b));
         CapBlock& block = blocks_[work.blocks.back()];

@@ -1,4 +1,4 @@
-// Edge caps that keep the youngest of the drawn edges (KeepRule::kRandom).
+// Edge caps that keep the youngest of the drawn edges (CapRule::kRandom).
 #ifndef EDGEWISE_KERNELS_CPU_ATTENTION_CAP_H_
 #define EDGEWISE_KERNELS_CPU_ATTENTION_CAP_H_
 

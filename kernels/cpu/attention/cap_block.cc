@@ -55,7 +55,7 @@ void DrawEvents(const Call& call, const AgeSpan& span, Worker& worker, CapBlock&
 }
 
 void DrawPairs(const Call& call, const AgeSpan& span, Worker& worker, CapBlock& block) {
-  const Head& head = *block.head;
+  const HeadPlan& head = *block.head;
   const DrawnBlock& drawn = worker.drawn;
   const int64_t words = block.rows * head.tables.words;
   // Bits are drawn where they may stay.
@@ -149,7 +149,7 @@ void DrawCapBlock(const Call& call, const AgeSpan& span, Worker& worker, CapBloc
 
 BlockEdges FinishCapBlock(const Call& call, const AgedEdge& first_dropped, size_t index, Worker& worker,
                           CapBlock& block) {
-  const Head& head = *block.head;
+  const HeadPlan& head = *block.head;
   if (head.by_events) {
     AddOpenEvents(first_dropped, index, worker, block);
   } else {

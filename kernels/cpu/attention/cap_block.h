@@ -1,4 +1,4 @@
-// One block of query rows under a cap of KeepRule::kRandom: its edges while the age of the first dropped edge is known
+// One block of query rows under a cap of CapRule::kRandom: its edges while the age of the first dropped edge is known
 // roughly, and the edges that are kept once it is known.
 #ifndef EDGEWISE_KERNELS_CPU_ATTENTION_CAP_BLOCK_H_
 #define EDGEWISE_KERNELS_CPU_ATTENTION_CAP_BLOCK_H_
@@ -22,7 +22,7 @@ using AgedEdge = std::tuple<double, size_t, int32_t, int32_t>;  // age, block, r
 
 // Arrays are in Worker::kept.
 struct CapBlock {
-  const Head* head = nullptr;
+  const HeadPlan* head = nullptr;
   int64_t row0 = 0;
   int rows = 0;
   // Edges younger than the span, forced ones included, as bits or as lists with room for the open edges.

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/attention/report.h"
 #include "kernels/cpu/attention/work.h"
-#include "kernels/pattern_count.h"
+#include "kernels/host/pattern_count.h"
 
 namespace edgewise::cpu_attention {
 namespace {
@@ -149,8 +149,8 @@ void AddDegrees(const KeyGroup& group, const AttendBlock& attended, uint32_t* de
   }
 }
 
-void ReportGroup(const Call& call, const Head& head, const KeyGroup& group, const AttendBlock& attended, Worker& worker,
-                 BlockReport& block) {
+void ReportGroup(const Call& call, const HeadPlan& head, const KeyGroup& group, const AttendBlock& attended,
+                 Worker& worker, BlockReport& block) {
   AttentionReport& report = *head.problem->report;
   const auto seen = [&](int32_t r) { return LimitOf(attended, group, r) - StartOf(attended, r); };
   for (int32_t r = 0; r < group.rows; ++r) {
@@ -174,7 +174,7 @@ void ReportGroup(const Call& call, const Head& head, const KeyGroup& group, cons
 // Blocks run from the last to the first.
 const float* KeysAfter(const Call& call, int64_t block) {
   if (block == 0) return nullptr;
-  const Head& next = call.HeadOf(block - 1);
+  const HeadPlan& next = call.HeadOf(block - 1);
   if (next.plan == nullptr || next.plan->windows != nullptr || next.operands.pages == nullptr) return nullptr;
   return next.operands.pages[0] + next.operands.k_in_page;
 }
@@ -239,7 +239,7 @@ void PlanGiven(const AttentionProblem& problem, const HeadEdges& given, bool run
 }
 
 void AttendItem(Call& call, int64_t block, Worker& worker) {
-  const Head& head = call.HeadOf(block);
+  const HeadPlan& head = call.HeadOf(block);
   const CompactPlan& plan = *head.plan;
   const int64_t item = block - head.first_block;
   float* scratch = nullptr;

@@ -31,7 +31,7 @@ struct SplitSample {
   float along = 0.0f, width = 0.0f;  // sums
   float query_width = 0.0f;          // the widest query's part across, over the part along
 };
-SplitSample SampleSplit(const CpuKernels& kernels, const Head& head, int64_t step) {
+SplitSample SampleSplit(const CpuKernels& kernels, const HeadPlan& head, int64_t step) {
   const int rank = head.tables.rank;
   SplitSample sample;
   for (int64_t key = step / 4; key < head.n; key += step) {
@@ -47,7 +47,7 @@ SplitSample SampleSplit(const CpuKernels& kernels, const Head& head, int64_t ste
 
 }  // namespace
 
-bool FindDirection(Head& head) {
+bool FindDirection(HeadPlan& head) {
   const int rank = head.tables.rank;
   std::fill(head.unit, head.unit + rank, 0.0f);
   for (int64_t key = 0; key < head.n; key += std::max<int64_t>(1, head.n / 128)) {
@@ -61,7 +61,7 @@ bool FindDirection(Head& head) {
   return true;
 }
 
-void MeasureSplit(const CpuKernels& kernels, Head& head) {
+void MeasureSplit(const CpuKernels& kernels, HeadPlan& head) {
   DrawTables& tables = head.tables;
   const int rank = tables.rank;
   if (kernels.split_key == nullptr || rank > kMaxRank || head.n < 256) return;
@@ -77,12 +77,12 @@ void MeasureSplit(const CpuKernels& kernels, Head& head) {
   head.needs.low = low && sample.width < kLowWidth * sample.along;
 }
 
-bool MayCertify(const Head& head) {
+bool MayCertify(const HeadPlan& head) {
   return head.certified[1].rests != nullptr &&
          (head.bound_share <= kCertifiedShare || head.drawn->way == DrawWay::kEvents);
 }
 
-bool PaysToCertify(const CpuKernels& kernels, const Head& head) {
+bool PaysToCertify(const CpuKernels& kernels, const HeadPlan& head) {
   const SplitSample sample = SampleSplit(kernels, head, std::max<int64_t>(4, head.n / 16));
   const double events = static_cast<double>(head.n) * head.bound_share;
   return events * (kSplitRounding + static_cast<double>(sample.width / sample.along)) >= kCertifiedOpen;

@@ -14,19 +14,19 @@ constexpr double kTileDrawShare = 0.22;
 constexpr double kCertainShare = 0.02;
 
 // The first and last position of the forced edges of a row.
-std::pair<int64_t, int64_t> ForcedSpan(const Head& head, int64_t row) {
+std::pair<int64_t, int64_t> ForcedSpan(const HeadPlan& head, int64_t row) {
   const int64_t reach = std::max(head.drawn->local_window, 0) / 2;
   const int64_t position = head.position(row);
   const int64_t last = head.position(head.n - 1);
   return {std::max<int64_t>(position - reach, 0), std::min(position + reach, last)};
 }
 
-bool IsForced(const Head& head, int64_t row, int64_t position) {
+bool IsForced(const HeadPlan& head, int64_t row, int64_t position) {
   const int64_t reach = std::max(head.drawn->local_window, 0) / 2;
   return HasForced(head) && std::abs(position - static_cast<int64_t>(head.position(row))) <= reach;
 }
 
-bool HasManyEdges(const Head& head, int64_t row0, int rows, float tau) {
+bool HasManyEdges(const HeadPlan& head, int64_t row0, int rows, float tau) {
   double sum = 0.0;
   for (int64_t r = row0; r < row0 + rows; ++r) sum += static_cast<double>(head.query_bound[r]);
   const double pairs = static_cast<double>(rows) * static_cast<double>(head.n);
@@ -34,7 +34,7 @@ bool HasManyEdges(const Head& head, int64_t row0, int rows, float tau) {
   return static_cast<double>(tau) * share >= kTileDrawShare;
 }
 
-bool CanDrawTiles(const Head& head, int64_t row0, int rows) {
+bool CanDrawTiles(const HeadPlan& head, int64_t row0, int rows) {
   const DrawTables& tables = head.tables;
   if (tables.y_tiles == nullptr || tables.rank > kMaxRank) return false;
   const float norm = LargestNorm(head.x + row0 * tables.rank, rows, tables.rank);
@@ -42,7 +42,7 @@ bool CanDrawTiles(const Head& head, int64_t row0, int rows) {
 }
 
 // Moves the pairs that a kernel listed to `block`. `multiplicities`: those of forced edges matter.
-void TakeExtras(const Head& head, int64_t row0, bool multiplicities, DrawExtras& extras, DrawnBlock& block) {
+void TakeExtras(const HeadPlan& head, int64_t row0, bool multiplicities, DrawExtras& extras, DrawnBlock& block) {
   const auto index = [&](int32_t position) { return head.gaps ? head.tables.packed[position] : position; };
   for (ParallelEdge edge : std::span(extras.parallel, static_cast<size_t>(extras.parallels))) {
     block.parallel.push_back({edge.row, index(edge.key), edge.count});
@@ -76,20 +76,20 @@ float LargestNorm(const float* rows, int64_t count, int rank) {
   return std::sqrt(largest) * 1.0001f;
 }
 
-DrawRow RowOf(const Head& head, int64_t row) {
+DrawRow RowOf(const HeadPlan& head, int64_t row) {
   return {head.position(row), head.x + row * head.tables.rank, head.query_bound[row]};
 }
 
-float RateOf(const Head& head, int64_t row, int64_t key) {
+float RateOf(const HeadPlan& head, int64_t row, int64_t key) {
   const int rank = head.tables.rank;
   return EdgeRate(MembershipDot(head.x + row * rank, head.tables.y + key * rank, rank), head.tables.exploration);
 }
 
 bool IsEdge(Law law, uint64_t uniform, float rate) { return uniform < EdgeThreshold(EdgeProbability(law, rate)); }
 
-bool HasForced(const Head& head) { return head.drawn->self_loops || head.drawn->local_window > 0; }
+bool HasForced(const HeadPlan& head) { return head.drawn->self_loops || head.drawn->local_window > 0; }
 
-void AddForced(const Head& head, int64_t row, uint64_t* bits) {
+void AddForced(const HeadPlan& head, int64_t row, uint64_t* bits) {
   const auto [first, last] = ForcedSpan(head, row);
   for (int64_t word = first / 64; word <= last / 64; ++word) {
     uint64_t mask = ~uint64_t{0};
@@ -99,7 +99,7 @@ void AddForced(const Head& head, int64_t row, uint64_t* bits) {
   }
 }
 
-uint64_t CountForced(const Head& head, int64_t row0, int64_t rows) {
+uint64_t CountForced(const HeadPlan& head, int64_t row0, int64_t rows) {
   if (!HasForced(head)) return 0;
   const int64_t reach = std::max(head.drawn->local_window, 0) / 2;
   int64_t count = 0, first = 0, end = 0;  // tokens within reach of a row: a window that slides with it
@@ -112,7 +112,7 @@ uint64_t CountForced(const Head& head, int64_t row0, int64_t rows) {
   return static_cast<uint64_t>(count);
 }
 
-std::pair<int64_t, int64_t> ForcedKeys(const Head& head, int64_t row) {
+std::pair<int64_t, int64_t> ForcedKeys(const HeadPlan& head, int64_t row) {
   if (!HasForced(head)) return {row, row};
   const int64_t reach = std::max(head.drawn->local_window, 0) / 2, position = head.position(row);
   int64_t first = row, end = row + 1;
@@ -121,7 +121,7 @@ std::pair<int64_t, int64_t> ForcedKeys(const Head& head, int64_t row) {
   return {first, end};
 }
 
-void PackBits(const Head& head, const uint64_t* by_position, uint64_t* by_index) {
+void PackBits(const HeadPlan& head, const uint64_t* by_position, uint64_t* by_index) {
   const int64_t words = head.tables.words;
   if (!head.gaps) {
     if (by_position != by_index) std::memcpy(by_index, by_position, static_cast<size_t>(words) * sizeof(uint64_t));
@@ -155,7 +155,7 @@ void MarkBits(const int64_t* offsets, const int32_t* keys, int rows, int64_t wor
   }
 }
 
-void DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const DrawSpan& span, Worker& worker) {
+void DrawBlock(const Call& call, const HeadPlan& head, int64_t row0, int rows, const DrawSpan& span, Worker& worker) {
   const DrawTables& tables = head.tables;
   const int64_t words = tables.words;
   const bool certain = tables.low != nullptr && !span.poisson &&
@@ -224,7 +224,7 @@ void InsertEdges(std::span<const ParallelEdge> added, int rows, int64_t* offsets
   }
 }
 
-void AddOpenPairs(const Head& head, int rows, std::span<const OpenPair> edges, double tau, uint64_t* bits,
+void AddOpenPairs(const HeadPlan& head, int rows, std::span<const OpenPair> edges, double tau, uint64_t* bits,
                   int64_t* offsets, int32_t* keys, std::vector<ParallelEdge>& parallel,
                   std::vector<ParallelEdge>& added) {
   added.clear();
@@ -237,7 +237,7 @@ void AddOpenPairs(const Head& head, int rows, std::span<const OpenPair> edges, d
   AddEdges(head, rows, added, bits, offsets, keys);
 }
 
-void AddEdges(const Head& head, int rows, std::span<const ParallelEdge> added, uint64_t* bits, int64_t* offsets,
+void AddEdges(const HeadPlan& head, int rows, std::span<const ParallelEdge> added, uint64_t* bits, int64_t* offsets,
               int32_t* keys) {
   if (bits == nullptr) return InsertEdges(added, rows, offsets, keys);
   for (const ParallelEdge& edge : added) {
@@ -245,7 +245,7 @@ void AddEdges(const Head& head, int rows, std::span<const ParallelEdge> added, u
   }
 }
 
-void ListBits(const Call& call, const Head& head, int rows, const uint64_t* bits, EdgeLists& lists) {
+void ListBits(const Call& call, const HeadPlan& head, int rows, const uint64_t* bits, EdgeLists& lists) {
   const int64_t words = head.tables.words;
   lists.offsets.assign(static_cast<size_t>(rows) + 1, 0);
   for (int r = 0; r < rows; ++r) {
@@ -255,7 +255,7 @@ void ListBits(const Call& call, const Head& head, int rows, const uint64_t* bits
   }
 }
 
-void SetMultiplicity(const Head& head, int rows, std::span<const ParallelEdge> parallel, const uint64_t* bits,
+void SetMultiplicity(const HeadPlan& head, int rows, std::span<const ParallelEdge> parallel, const uint64_t* bits,
                      const int64_t* offsets, const int32_t* keys, float* multiplicity) {
   std::fill(multiplicity, multiplicity + offsets[rows], 1.0f);
   if (bits == nullptr) {

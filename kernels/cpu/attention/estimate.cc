@@ -17,7 +17,7 @@ constexpr int64_t kFewTokens = 22;
 constexpr double kDoubtful = 8.0;    // edges
 constexpr int64_t kHeadWork = 3000;  // nanoseconds that a head takes, roughly
 
-bool MayClamp(const Head& head) {
+bool MayClamp(const HeadPlan& head) {
   const float largest = *std::max_element(head.query_bound, head.query_bound + head.n);
   return !(largest * head.tables.key_scale + head.tables.exploration <= 1.0f);
 }
@@ -25,7 +25,7 @@ bool MayClamp(const Head& head) {
 // <x, y> of some pairs, row by row.
 class PairSample {
  public:
-  PairSample(const CpuKernels& kernels, const Head& head)
+  PairSample(const CpuKernels& kernels, const HeadPlan& head)
       : kernels_(kernels), head_(head), tables_(head.tables), x_(static_cast<size_t>(tables_.rank)) {
     tables_.exploration = 0.0f;
     all_ = head.n <= kFewTokens;
@@ -57,7 +57,7 @@ class PairSample {
   }
 
   const CpuKernels& kernels_;
-  const Head& head_;
+  const HeadPlan& head_;
   DrawTables tables_;
   absl::InlinedVector<float, 128> x_;
   bool all_;
@@ -70,7 +70,7 @@ class PairSample {
 
 }  // namespace
 
-EdgeEstimate::EdgeEstimate(const CpuKernels& kernels, const Head& head) {
+EdgeEstimate::EdgeEstimate(const CpuKernels& kernels, const HeadPlan& head) {
   const bool poisson = head.drawn->law != Law::kBernoulli;
   const double pairs = static_cast<double>(head.n) * static_cast<double>(head.n);
   const double exploration = head.drawn->exploration;
@@ -166,7 +166,7 @@ bool EdgeEstimate::IsSlack(double edges) const {
   return all + 5.0 * DeviationAt(all) + 4.0 * std::sqrt(variance_) + 8.0 <= edges;
 }
 
-EdgeEstimate EstimateHeads(ThreadPool& pool, const CpuKernels& kernels, std::span<Head* const> heads) {
+EdgeEstimate EstimateHeads(ThreadPool& pool, const CpuKernels& kernels, std::span<HeadPlan* const> heads) {
   const auto count = static_cast<int64_t>(heads.size());
   absl::InlinedVector<EdgeEstimate, 8> estimates(heads.size());
   pool.For(count, count * kHeadWork, [&](int64_t h, int) { estimates[h] = EdgeEstimate(kernels, *heads[h]); });

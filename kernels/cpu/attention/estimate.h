@@ -14,7 +14,7 @@ namespace edgewise::cpu_attention {
 class EdgeEstimate {
  public:
   EdgeEstimate() = default;
-  EdgeEstimate(const CpuKernels& kernels, const Head& head);
+  EdgeEstimate(const CpuKernels& kernels, const HeadPlan& head);
 
   void Add(const EdgeEstimate& other);
   double Edges(double tau) const;
@@ -34,7 +34,7 @@ class EdgeEstimate {
 };
 
 // The sum over heads.
-EdgeEstimate EstimateHeads(ThreadPool& pool, const CpuKernels& kernels, std::span<Head* const> heads);
+EdgeEstimate EstimateHeads(ThreadPool& pool, const CpuKernels& kernels, std::span<HeadPlan* const> heads);
 
 }  // namespace edgewise::cpu_attention
 

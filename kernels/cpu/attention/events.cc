@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/cpu/attention/draw.h"
-#include "kernels/events.h"
+#include "kernels/draw/events.h"
 
 namespace edgewise::cpu_attention {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kFirstCapacity = 8192;  // events of the rows drawn at once; more where a row needs it
 
 // Makes a worker ready for rows of up to `events` events.
-void LayEventWorker(const Head& head, int64_t row_events, Worker& worker) {
+void LayEventWorker(const HeadPlan& head, int64_t row_events, Worker& worker) {
   EventScratch& events = worker.events;
   events.capacity = std::max({events.capacity, kFirstCapacity, row_events});
   const int64_t room = events.capacity + 64;
@@ -40,7 +40,7 @@ void LayEventWorker(const Head& head, int64_t row_events, Worker& worker) {
 }
 
 // Adds the edges of heavy pairs to the events of a row, in worker.event_keys and event_ages. Returns their number.
-int64_t AddHeavyPairs(const Call& call, const Head& head, int64_t row, uint32_t limit, const int32_t* keys,
+int64_t AddHeavyPairs(const Call& call, const HeadPlan& head, int64_t row, uint32_t limit, const int32_t* keys,
                       const uint32_t* ages, int64_t count, Worker& worker) {
   const EventTables& tables = head.events;
   std::copy_n(keys, count, worker.event_keys);
@@ -53,7 +53,7 @@ int64_t AddHeavyPairs(const Call& call, const Head& head, int64_t row, uint32_t 
 
 // Calls use(row, keys, ages, count) for each row of a block, with its accepted events younger than `limit`.
 template <typename Use>
-void ForEventRows(const Call& call, const Head& head, int64_t row0, int rows, uint32_t limit, Worker& worker,
+void ForEventRows(const Call& call, const HeadPlan& head, int64_t row0, int rows, uint32_t limit, Worker& worker,
                   const Use& use) {
   LayEventWorker(head, 0, worker);
   const bool heavy = head.events.heavy_keys > 0 || head.events.heavy_queries > 0;
@@ -96,7 +96,7 @@ void AddParallel(int row, int64_t forced_first, int64_t forced_end, int32_t* key
 }
 
 // Appends row `row` of a block: its forced edges and `count` events. The worker is laid for them.
-void AppendEventRow(const Call& call, const Head& head, int64_t row0, int row, const int32_t* keys, int64_t count,
+void AppendEventRow(const Call& call, const HeadPlan& head, int64_t row0, int row, const int32_t* keys, int64_t count,
                     Worker& worker) {
   const auto [first, end] = ForcedKeys(head, row0 + row);
   const bool multi = head.drawn->law == Law::kPoissonMulti;
@@ -115,7 +115,7 @@ void AppendEventRow(const Call& call, const Head& head, int64_t row0, int row, c
 
 // Moves those of a row's events that are `low` old or older to worker.drawn.events, and returns the number of the
 // others, which are the first of `keys` then.
-int64_t TakeOpenEvents(const Head& head, int row, uint32_t low, const int32_t* keys, const uint32_t* ages,
+int64_t TakeOpenEvents(const HeadPlan& head, int row, uint32_t low, const int32_t* keys, const uint32_t* ages,
                        int64_t count, Worker& worker) {
   int64_t certain = count;
   if (keys == worker.event_keys) {  // in no order
@@ -150,7 +150,8 @@ bool HasKey(const int32_t* keys, int64_t count, int32_t key) {
 
 // Sorts the open events of the last row, from `first` on, finds those that add no edge, and drops them where only edges
 // matter.
-void SettleOpenEvents(const Head& head, int row, size_t first, const EdgeLists& lists, std::vector<OpenEvent>& events) {
+void SettleOpenEvents(const HeadPlan& head, int row, size_t first, const EdgeLists& lists,
+                      std::vector<OpenEvent>& events) {
   const auto begin = events.begin() + static_cast<int64_t>(first);
   if (events.end() - begin > 1) {
     std::sort(begin, events.end(), [](const OpenEvent& a, const OpenEvent& b) {
@@ -168,7 +169,7 @@ void SettleOpenEvents(const Head& head, int row, size_t first, const EdgeLists& 
 
 // Whether a head gets room for certificates. Short vectors are multiplied as fast, and of a head under a cap only the
 // beginnings of streams are drawn.
-bool HasCertificates(const Call& call, const Head& head) {
+bool HasCertificates(const Call& call, const HeadPlan& head) {
   constexpr int kLeastRank = 64;
   return call.kernels->certify_rows != nullptr && call.inputs->memberships.rank >= kLeastRank && !head.capped;
 }
@@ -177,7 +178,7 @@ bool HasCertificates(const Call& call, const Head& head) {
 
 void PlaceEventTables(Call& call, Memory& memory) {
   memory.Lay([&](const auto& place) {
-    for (Head& head : call.heads) {
+    for (HeadPlan& head : call.heads) {
       head.by_events = head.drawn != nullptr && MayUseEvents(*head.drawn, head.n, call.inputs->memberships.rank);
       if (!head.by_events) continue;
       EventTables& tables = head.events;
@@ -197,7 +198,7 @@ void PlaceEventTables(Call& call, Memory& memory) {
   });
 }
 
-void MeasureEvents(Head& head) {
+void MeasureEvents(HeadPlan& head) {
   if (!head.by_events) return;
   EventTables& tables = head.events;
   const DrawTables& pairs = head.tables;
@@ -228,7 +229,7 @@ void MeasureEvents(Head& head) {
   draw.sample = pairs.sample;
 }
 
-void DrawEventBlock(const Call& call, const Head& head, int64_t row0, int rows, const AgeLimits& limits,
+void DrawEventBlock(const Call& call, const HeadPlan& head, int64_t row0, int rows, const AgeLimits& limits,
                     Worker& worker) {
   DrawnBlock& block = worker.drawn;
   block.bits = nullptr;

@@ -51,20 +51,20 @@ static_assert(KvPage::kTokens == kTileKeys);
 KvPage PageOf(const AttentionInputs& inputs) { return {inputs.key_value_heads(), inputs.head_dim}; }
 
 // The rows and columns of keys or values `all` that a head reads, `columns` a head, as given.
-ConstMatrix PartOf(const Call& call, const Head& head, ConstMatrix all, int columns) {
+ConstMatrix PartOf(const Call& call, const HeadPlan& head, ConstMatrix all, int columns) {
   const int64_t of = call.inputs->KeyValueHead(head.index);
   return all.Rows(head.problem->first_row, head.n).Columns(of * columns, columns);
 }
 
 // Keys first..first + count - 1 of a head, which are of one tile, and their values.
-ConstMatrix KeysOf(const Call& call, const Head& head, int64_t first, int64_t count) {
+ConstMatrix KeysOf(const Call& call, const HeadPlan& head, int64_t first, int64_t count) {
   const AttentionInputs& inputs = *call.inputs;
   const float* const* pages = head.problem->pages;
   if (pages == nullptr) return PartOf(call, head, inputs.k, inputs.head_dim).Rows(first, count);
   const float* keys = pages[first / kTileKeys] + PageOf(inputs).Keys(inputs.KeyValueHead(head.index));
   return {keys + first % kTileKeys * inputs.head_dim, count, inputs.head_dim};
 }
-ConstMatrix ValuesOf(const Call& call, const Head& head, int64_t first, int64_t count) {
+ConstMatrix ValuesOf(const Call& call, const HeadPlan& head, int64_t first, int64_t count) {
   const AttentionInputs& inputs = *call.inputs;
   const float* const* pages = head.problem->pages;
   if (pages == nullptr) return PartOf(call, head, inputs.v, call.value_dim()).Rows(first, count);
@@ -93,7 +93,7 @@ double Sum(const float* values, int64_t count) {
   return total;
 }
 
-void SetNeeds(const Call& call, Head& head) {
+void SetNeeds(const Call& call, HeadPlan& head) {
   const AttentionInputs& inputs = *call.inputs;
   Needs& needs = head.needs;
   const int depth = head.operands.depth;
@@ -123,7 +123,7 @@ void SetNeeds(const Call& call, Head& head) {
 }
 
 template <typename Place>
-void PlaceArrays(Head& head, const Place& place) {
+void PlaceArrays(HeadPlan& head, const Place& place) {
   const Needs& needs = head.needs;
   const int depth = head.operands.depth;
   const int64_t tiles = (head.n + kTileKeys - 1) / kTileKeys;
@@ -141,13 +141,13 @@ void PlaceArrays(Head& head, const Place& place) {
 }
 
 // The first of the heads that read the same keys and values prepares them for all.
-Head& FirstOfGroup(Call& call, Head& head) {
+HeadPlan& FirstOfGroup(Call& call, HeadPlan& head) {
   return *(&head - head.index % (call.inputs->num_heads / call.inputs->key_value_heads()));
 }
 
 void GatherNeeds(Call& call) {
-  for (Head& head : call.heads) {
-    Head& first = FirstOfGroup(call, head);
+  for (HeadPlan& head : call.heads) {
+    HeadPlan& first = FirstOfGroup(call, head);
     if (&first == &head) continue;
     first.needs.copy_k |= std::exchange(head.needs.copy_k, false);
     first.needs.copy_v |= std::exchange(head.needs.copy_v, false);
@@ -156,15 +156,15 @@ void GatherNeeds(Call& call) {
 }
 
 void ShareArrays(Call& call) {
-  for (Head& head : call.heads) {
-    const Head& first = FirstOfGroup(call, head);
+  for (HeadPlan& head : call.heads) {
+    const HeadPlan& first = FirstOfGroup(call, head);
     head.k_copy = first.k_copy;
     head.v_copy = first.v_copy;
     head.k_tiles = first.k_tiles;
   }
 }
 
-void FillDrawChunk(const CpuKernels& kernels, Head& head, int64_t begin, int64_t end) {
+void FillDrawChunk(const CpuKernels& kernels, HeadPlan& head, int64_t begin, int64_t end) {
   DrawTables& tables = head.tables;
   const int rank = tables.rank;
   for (int64_t column = begin; column < end; column += 16) {
@@ -211,7 +211,7 @@ void SplitKeys(const CpuKernels& kernels, const EventDraw& draw, int64_t first, 
   }
 }
 
-void FillChunk(const Call& call, Head& head, int64_t chunk) {
+void FillChunk(const Call& call, HeadPlan& head, int64_t chunk) {
   const int64_t begin = chunk * kChunk, count = std::min(kChunk, head.n - begin);
   const int depth = head.operands.depth;
   const bool fills = head.needs.copy_k || head.needs.copy_v || head.needs.k_tiles;
@@ -235,7 +235,7 @@ void FillChunk(const Call& call, Head& head, int64_t chunk) {
 
 // The reductions of x and y that events and caps need: squared norms, certificates where `certify`, and the sum of all
 // products. Reads each row once.
-void SumMemberships(const CpuKernels& kernels, bool certify, Head& head) {
+void SumMemberships(const CpuKernels& kernels, bool certify, HeadPlan& head) {
   constexpr int64_t kRows = 64;  // that float32 sums well enough
   const int rank = head.tables.rank;
   absl::InlinedVector<double, 256> sums(head.capped ? 2 * static_cast<size_t>(rank) : 0);
@@ -260,7 +260,7 @@ void SumMemberships(const CpuKernels& kernels, bool certify, Head& head) {
   for (int t = 0; t < rank && head.capped; ++t) head.rate_sum += sums[t] * sums[rank + t];
 }
 
-void Measure(const CpuKernels& kernels, const AttentionInputs& inputs, Head& head) {
+void Measure(const CpuKernels& kernels, const AttentionInputs& inputs, HeadPlan& head) {
   const Memberships& m = inputs.memberships;
   const int64_t first = head.index * m.rows + head.problem->first_row;
   DrawTables& tables = head.tables;
@@ -298,7 +298,7 @@ void Measure(const CpuKernels& kernels, const AttentionInputs& inputs, Head& hea
   head.event_draw.split = head.event_split;
 }
 
-void SetOperands(const Call& call, Head& head) {
+void SetOperands(const Call& call, HeadPlan& head) {
   const AttentionInputs& inputs = *call.inputs;
   AttendBlock& all = head.operands;
   const bool paged = head.problem->pages != nullptr;
@@ -340,9 +340,9 @@ void PrepareHeads(ThreadPool& pool, Memory& memory, Memory& event_memory, Call& 
   PlaceEventTables(call, event_memory);
   const auto heads = static_cast<int64_t>(call.heads.size());
   int64_t drawn = 0;  // keys
-  for (const Head& head : call.heads) drawn += head.drawn != nullptr ? head.n : 0;
+  for (const HeadPlan& head : call.heads) drawn += head.drawn != nullptr ? head.n : 0;
   pool.For(heads, drawn * kKeyWork, [&](int64_t i, int) {
-    Head& head = call.heads[i];
+    HeadPlan& head = call.heads[i];
     const int64_t last = head.position(head.n - 1);
     head.gaps = last != head.n - 1;
     head.columns = (last + kDrawColumns) / kDrawColumns * kDrawColumns;
@@ -352,11 +352,11 @@ void PrepareHeads(ThreadPool& pool, Memory& memory, Memory& event_memory, Call& 
   });
   GatherNeeds(call);
   memory.Lay([&](const auto& place) {
-    for (Head& head : call.heads) PlaceArrays(head, place);
+    for (HeadPlan& head : call.heads) PlaceArrays(head, place);
   });
   ShareArrays(call);
   int64_t chunks = 0, cost = 0;  // of the longest head; of all
-  for (Head& head : call.heads) {
+  for (HeadPlan& head : call.heads) {
     SetOperands(call, head);
     const int64_t more = (head.columns + kChunk - 1) / kChunk;
     chunks = std::max(chunks, more);

@@ -7,7 +7,7 @@
 #include "kernels/cpu/attention/draw.h"
 #include "kernels/cpu/attention/estimate.h"
 #include "kernels/cpu/attention/report.h"
-#include "kernels/pattern_count.h"
+#include "kernels/host/pattern_count.h"
 
 namespace edgewise::cpu_attention {
 namespace {
@@ -27,7 +27,7 @@ constexpr int64_t kBlocksAThread = 4;     // and this many blocks of each thread
 
 // One block of rows under a cap, and the edges of it that are held.
 struct HeldBlock {
-  const Head* head = nullptr;
+  const HeadPlan* head = nullptr;
   int64_t row0 = 0;
   int rows = 0;
   BlockEdges* kept = nullptr;  // of the call
@@ -63,7 +63,7 @@ struct DrawnCounts {
 
 // Draws a block and holds the edges whose rate is above `floor`. `rates` is the worker's.
 DrawnCounts DrawHeld(const Call& call, float floor, Worker& worker, std::vector<float>& rates, HeldBlock& block) {
-  const Head& head = *block.head;
+  const HeadPlan& head = *block.head;
   const BlockEdges drawn = DrawnEdges(call, head, block.row0, block.rows, worker);
   EdgeLists& lists = worker.lists;
   if (drawn.offsets == nullptr) ListBits(call, head, block.rows, drawn.bits, lists);
@@ -101,7 +101,7 @@ class ProbableCap {
  public:
   ProbableCap(EdgeCap* cap, uint64_t allowed) : cap_(cap), allowed_(allowed) {}
 
-  void Add(const Head& head, Call& call) {
+  void Add(const HeadPlan& head, Call& call) {
     for (int64_t b = 0; b < head.blocks(); ++b) {
       HeldBlock& block = blocks_.emplace_back();
       block.head = &head;
@@ -221,10 +221,10 @@ void ProbableSearch::Start(ThreadPool& pool, std::span<EdgeCap> caps, bool optim
   next_ = 0;
   unchecked_ = false;
   for (size_t c = 0; c < caps.size(); ++c) {
-    if (caps[c].keep != KeepRule::kProbable) continue;
-    std::vector<Head*> heads;
+    if (caps[c].keep != CapRule::kProbable) continue;
+    std::vector<HeadPlan*> heads;
     uint64_t never_dropped = 0;
-    for (Head& head : call.heads) {
+    for (HeadPlan& head : call.heads) {
       if (head.problem->cap != static_cast<int32_t>(c)) continue;
       if (head.drawn == nullptr) {
         never_dropped += CountHeadEdges(*head.problem, head.index);
@@ -238,14 +238,14 @@ void ProbableSearch::Start(ThreadPool& pool, std::span<EdgeCap> caps, bool optim
     const uint64_t allowed = caps[c].max_edges > never_dropped ? caps[c].max_edges - never_dropped : 0;
     if (optimistic) {
       if (EstimateHeads(pool, *call.kernels, heads).IsSlack(static_cast<double>(allowed))) {
-        for (Head* head : heads) head->capped = false;
+        for (HeadPlan* head : heads) head->capped = false;
         unchecked_ = true;
         continue;
       }
     }
     call.kept.resize(call.block_head.size());
     ProbableCap& cap = caps_.emplace_back(&caps[c], allowed);
-    for (const Head* head : heads) cap.Add(*head, call);
+    for (const HeadPlan* head : heads) cap.Add(*head, call);
   }
 }
 

@@ -1,4 +1,4 @@
-// Edge caps that keep the drawn edges of the largest rates (KeepRule::kProbable).
+// Edge caps that keep the drawn edges of the largest rates (CapRule::kProbable).
 #ifndef EDGEWISE_KERNELS_CPU_ATTENTION_PROBABLE_H_
 #define EDGEWISE_KERNELS_CPU_ATTENTION_PROBABLE_H_
 

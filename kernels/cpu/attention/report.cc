@@ -10,7 +10,7 @@ namespace edgewise::cpu_attention {
 namespace {
 
 // The increase of the mean number of edges by the forced edges of a row: each is one, whatever its chance.
-double AddedByForced(const Call& call, const Head& head, int64_t row, Worker& worker) {
+double AddedByForced(const Call& call, const HeadPlan& head, int64_t row, Worker& worker) {
   const auto [first, end] = ForcedKeys(head, row);
   if (first == end) return 0.0;
   const int64_t word = head.position(first) / 64;
@@ -62,7 +62,7 @@ void RecordRow(const Call& call, const AttendBlock& attended, int r, const RowEd
   }
 }
 
-void ReportBlock(const Call& call, const Head& head, const AttendBlock& attended, const BlockEdges& edges,
+void ReportBlock(const Call& call, const HeadPlan& head, const AttendBlock& attended, const BlockEdges& edges,
                  Worker& worker, BlockReport& report) {
   report.edges = edges.count;
   const Wanted& wanted = head.problem->report->wanted;
@@ -88,7 +88,7 @@ void ReportBlock(const Call& call, const Head& head, const AttendBlock& attended
 }
 
 void CollectReports(Call& call) {
-  for (const Head& head : call.heads) {
+  for (const HeadPlan& head : call.heads) {
     AttentionReport& report = *head.problem->report;
     HeadReport& out = report.heads[head.index];
     HeadEdges& graph = out.graph;
@@ -109,7 +109,7 @@ void CollectReports(Call& call) {
 }
 
 void CountExpected(const Call& call, Worker& worker, ExpectedPart& part) {
-  const Head& head = call.heads[part.head];
+  const HeadPlan& head = call.heads[part.head];
   const int rows = static_cast<int>(std::min<int64_t>(kExpectedRows, head.n - part.first));
   double sums[kExpectedRows];
   call.kernels->expected_rows(head.tables, head.x + part.first * head.tables.rank, rows,
@@ -120,7 +120,7 @@ void CountExpected(const Call& call, Worker& worker, ExpectedPart& part) {
 
 void CollectExpected(Call& call) {
   for (const ExpectedPart& part : call.expected) {
-    const Head& head = call.heads[part.head];
+    const HeadPlan& head = call.heads[part.head];
     head.problem->report->heads[head.index].expected += part.edges;
   }
 }

@@ -20,7 +20,7 @@ void RecordRow(const Call& call, const AttendBlock& attended, int r, const RowEd
                BlockReport& report);
 
 // Reports one block: its counts, and its degrees and graph where they are wanted.
-void ReportBlock(const Call& call, const Head& head, const AttendBlock& attended, const BlockEdges& edges,
+void ReportBlock(const Call& call, const HeadPlan& head, const AttendBlock& attended, const BlockEdges& edges,
                  Worker& worker, BlockReport& report);
 
 // Adds up the reports of the blocks, in their order.

@@ -6,7 +6,7 @@
 #include "kernels/cpu/attention/events.h"
 #include "kernels/cpu/attention/report.h"
 #include "kernels/cpu/attention/work.h"
-#include "kernels/pattern_count.h"
+#include "kernels/host/pattern_count.h"
 
 namespace edgewise::cpu_attention {
 namespace {
@@ -36,7 +36,7 @@ BlockEdges ViewOf(const EdgeLists& lists, int rows) {
   return edges;
 }
 
-BlockEdges GivenEdges(const Head& head, int64_t row0, int rows, EdgeLists& lists) {
+BlockEdges GivenEdges(const HeadPlan& head, int64_t row0, int rows, EdgeLists& lists) {
   const HeadEdges& given = *head.given;
   row0 -= FirstGivenRow(*head.problem, given);
   const int64_t base = given.row_offsets[row0];
@@ -55,7 +55,7 @@ BlockEdges GivenEdges(const Head& head, int64_t row0, int rows, EdgeLists& lists
 
 }  // namespace
 
-BlockEdges DrawnEdges(const Call& call, const Head& head, int64_t row0, int rows, Worker& worker) {
+BlockEdges DrawnEdges(const Call& call, const HeadPlan& head, int64_t row0, int rows, Worker& worker) {
   const Law law = head.drawn->law;
   if (head.by_events) {
     DrawEventBlock(call, head, row0, rows, {}, worker);
@@ -89,7 +89,7 @@ BlockEdges DrawnEdges(const Call& call, const Head& head, int64_t row0, int rows
   return edges;
 }
 
-AttendBlock OperandsOf(const Head& head, int64_t first, int rows, Worker& worker) {
+AttendBlock OperandsOf(const HeadPlan& head, int64_t first, int rows, Worker& worker) {
   AttendBlock attend = head.operands;
   attend.rows = rows;
   attend.q = worker.q;
@@ -105,7 +105,7 @@ AttendBlock OperandsOf(const Head& head, int64_t first, int rows, Worker& worker
 }
 
 void AttendRows(Call& call, int64_t block, const BlockEdges& capped, Worker& worker) {
-  const Head& head = call.HeadOf(block);
+  const HeadPlan& head = call.HeadOf(block);
   const int64_t row0 = head.first_query + (block - head.first_block) * head.block_rows;
   const int rows = static_cast<int>(std::min<int64_t>(head.block_rows, head.n - row0));
   const int depth = head.operands.depth;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <new>
 
-#include "kernels/cpu/memory.h"
+#include "kernels/cpu/runtime/memory.h"
 
 namespace edgewise::cpu_attention {
 

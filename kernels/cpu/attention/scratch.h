@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/cpu/memory.h"
+#include "kernels/cpu/runtime/memory.h"
 #include "kernels/cpu/simd/kernels.h"
 
 namespace edgewise {
@@ -98,7 +98,7 @@ struct BlockEdges {
   uint64_t count = 0;
 };
 
-// An accepted event (kernels/events.h) of an age within a span.
+// An accepted event (kernels/draw/events.h) of an age within a span.
 struct OpenEvent {
   int32_t row = 0;     // in its block
   int32_t key = 0;     // token

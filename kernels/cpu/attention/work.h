@@ -15,9 +15,9 @@
 
 #include "kernels/attention.h"
 #include "kernels/cpu/attention/scratch.h"
+#include "kernels/cpu/runtime/thread_pool.h"
 #include "kernels/cpu/simd/kernels.h"
-#include "kernels/cpu/thread_pool.h"
-#include "kernels/event_tables.h"
+#include "kernels/host/event_tables.h"
 
 namespace edgewise::cpu_attention {
 
@@ -56,7 +56,7 @@ struct Needs {
 };
 
 // One head of one sequence.
-struct Head {
+struct HeadPlan {
   const AttentionProblem* problem = nullptr;
   int index = 0;                      // of the head
   const DrawnRows* drawn = nullptr;   // the pattern, or
@@ -128,13 +128,13 @@ struct Call {
   Matrix out;
   std::vector<std::unique_ptr<CompactPlan>> plans;  // the first `used_plans`, and older ones
   size_t used_plans = 0;
-  std::vector<Head> heads;             // problem by problem
+  std::vector<HeadPlan> heads;         // problem by problem
   std::vector<int32_t> block_head;     // [blocks] index into heads
   std::vector<BlockReport> reports;    // [blocks]
   std::vector<ExpectedPart> expected;  // of the heads that are drawn and whose expected edges are wanted
   std::vector<BlockEdges> kept;        // [blocks], of heads under a cap of kProbable: the edges that it keeps
 
-  const Head& HeadOf(int64_t block) const { return heads[block_head[block]]; }
+  const HeadPlan& HeadOf(int64_t block) const { return heads[block_head[block]]; }
   int value_dim() const { return inputs->value_dim > 0 ? inputs->value_dim : inputs->head_dim; }
 };
 
@@ -149,7 +149,7 @@ inline constexpr int64_t kNearTiles = 1 << 20;  // read in order
 inline constexpr int64_t kNearEdges = 1 << 19;  // read by edges
 
 // `rows` queries of a head from `first` on, those whose output is computed: a graph has weights of all.
-inline int ComputedRows(const Head& head, int64_t first, int64_t rows) {
+inline int ComputedRows(const HeadPlan& head, int64_t first, int64_t rows) {
   if (head.problem->report->wanted.graph) return static_cast<int>(rows);
   return static_cast<int>(std::clamp<int64_t>(head.first_query + head.problem->read_queries - first, 0, rows));
 }
@@ -159,9 +159,9 @@ inline int ComputedRows(const Head& head, int64_t first, int64_t rows) {
 void PrepareHeads(ThreadPool& pool, Memory& memory, Memory& event_memory, Call& call);
 
 // rows.cc: operands of `head` for queries first.. of one block; scaled queries and sums are the worker's.
-AttendBlock OperandsOf(const Head& head, int64_t first, int rows, Worker& worker);
+AttendBlock OperandsOf(const HeadPlan& head, int64_t first, int rows, Worker& worker);
 // rows.cc: all drawn edges of a block, without a cap; the bits or lists are the worker's.
-BlockEdges DrawnEdges(const Call& call, const Head& head, int64_t row0, int rows, Worker& worker);
+BlockEdges DrawnEdges(const Call& call, const HeadPlan& head, int64_t row0, int rows, Worker& worker);
 // rows.cc: one block of drawn or given edges. `capped`: those of a head under a cap.
 void AttendRows(Call& call, int64_t block, const BlockEdges& capped, Worker& worker);
 

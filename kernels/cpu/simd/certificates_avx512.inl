@@ -1,11 +1,11 @@
-// Certificates (kernels/certificate.h) with AVX-512 VNNI.
+// Certificates (kernels/draw/certificate.h) with AVX-512 VNNI.
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_CERTIFICATES_AVX512_INL_
 #define EDGEWISE_KERNELS_CPU_SIMD_CERTIFICATES_AVX512_INL_
 
-#include "kernels/certificate.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/squeeze_avx512.inl"
 #include "kernels/cpu/simd/vector.h"
+#include "kernels/draw/certificate.h"
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 

@@ -1,4 +1,4 @@
-// Drawing edges with AVX-512: the graph of kernels/draw.h, bit for bit.
+// Drawing edges with AVX-512: the graph of kernels/draw/draw.h, bit for bit.
 //
 // The scan (scan_avx512.inl) rejects most pairs and may accept many. Pairs that it leaves get their exact p, 16 at a
 // time. Only where the byte does not decide is the low word of the uniform drawn, 16 pairs at a time as well.

@@ -1,4 +1,4 @@
-// Drawing edges in plain C++: the graph of kernels/draw.h, bit for bit, in the steps of draw_avx512.inl.
+// Drawing edges in plain C++: the graph of kernels/draw/draw.h, bit for bit, in the steps of draw_avx512.inl.
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_DRAW_PORTABLE_INL_
 #define EDGEWISE_KERNELS_CPU_SIMD_DRAW_PORTABLE_INL_
 

@@ -1,4 +1,4 @@
-// Drawing events with AVX-512: the edges of kernels/events.h, bit for bit.
+// Drawing events with AVX-512: the edges of kernels/draw/events.h, bit for bit.
 //
 // Each step takes the events of several rows together, so that short rows fill vectors and nothing branches on random
 // numbers: RowEvents draws ages and places, FindKeys the keys, JudgeByBounds decides most events from four bytes a key

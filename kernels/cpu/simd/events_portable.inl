@@ -1,4 +1,4 @@
-// Drawing events in plain C++: the edges of kernels/events.h, bit for bit, in the steps of events_avx512.inl.
+// Drawing events in plain C++: the edges of kernels/draw/events.h, bit for bit, in the steps of events_avx512.inl.
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_EVENTS_PORTABLE_INL_
 #define EDGEWISE_KERNELS_CPU_SIMD_EVENTS_PORTABLE_INL_
 

@@ -5,7 +5,7 @@
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/philox_words.inl"
 #include "kernels/cpu/simd/vector.h"
-#include "kernels/events.h"
+#include "kernels/draw/events.h"
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 

@@ -6,9 +6,9 @@
 #include <cstdint>
 
 #include "kernels/activation.h"
-#include "kernels/certificate.h"
 #include "kernels/cpu/simd/isa.h"
-#include "kernels/draw.h"
+#include "kernels/draw/certificate.h"
+#include "kernels/draw/draw.h"
 
 namespace edgewise {
 
@@ -119,14 +119,14 @@ struct DrawExtras {
   int64_t opens = 0;
 };
 
-// Rows of memberships with certificates (kernels/certificate.h).
+// Rows of memberships with certificates (kernels/draw/certificate.h).
 struct CertifiedRows {
   Certificate* certificates = nullptr;  // [n]
   uint8_t* rests = nullptr;  // [n, CertificateBytes(rank)] rounded rests, those of keys + 128; 64-byte aligned
 };
 static constexpr int64_t CertificateBytes(int rank) { return (rank + 63) / 64 * 64; }
 
-// The tables from which the events of one head are drawn (kernels/events.h). Arrays of n = tokens.
+// The tables from which the events of one head are drawn (kernels/draw/events.h). Arrays of n = tokens.
 struct EventDraw {
   int64_t tokens = 0;
   int rank = 0;

@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/vector.h"
-#include "kernels/philox.h"  // constants only
+#include "kernels/draw/philox.h"  // constants only
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 

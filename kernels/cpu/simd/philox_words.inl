@@ -3,7 +3,7 @@
 #define EDGEWISE_KERNELS_CPU_SIMD_PHILOX_WORDS_INL_
 
 #include "kernels/cpu/simd/vector.h"
-#include "kernels/philox.h"  // constants only
+#include "kernels/draw/philox.h"  // constants only
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 

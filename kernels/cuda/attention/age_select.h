@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/budget.h"
-#include "kernels/philox.h"
+#include "kernels/draw/budget.h"
+#include "kernels/draw/philox.h"
 
 namespace edgewise::cuda {
 
@@ -50,7 +50,7 @@ EDGEWISE_HOST_DEVICE inline uint64_t RateRank(float rate) {
 
 // A drawn edge in the order in which edges are kept.
 struct AgedEdge {
-  uint64_t age_bits;  // AgeBits; KeepRule::kProbable: RateRank
+  uint64_t age_bits;  // AgeBits; CapRule::kProbable: RateRank
   uint64_t order;     // EdgeOrder
 };
 EDGEWISE_HOST_DEVICE inline bool IsBefore(const AgedEdge& a, const AgedEdge& b) {
@@ -59,9 +59,9 @@ EDGEWISE_HOST_DEVICE inline bool IsBefore(const AgedEdge& a, const AgedEdge& b) 
 
 // The order in 16-bit digits, the highest first, of which an edge of kRandom has its tick alone.
 inline constexpr int kMaxDigits = 6;
-EDGEWISE_HOST_DEVICE inline int DigitsOf(KeepRule keep) { return keep == KeepRule::kRandom ? 2 : kMaxDigits; }
-EDGEWISE_HOST_DEVICE inline uint32_t DigitOf(KeepRule keep, const AgedEdge& edge, int digit) {
-  if (keep == KeepRule::kRandom) {
+EDGEWISE_HOST_DEVICE inline int DigitsOf(CapRule keep) { return keep == CapRule::kRandom ? 2 : kMaxDigits; }
+EDGEWISE_HOST_DEVICE inline uint32_t DigitOf(CapRule keep, const AgedEdge& edge, int digit) {
+  if (keep == CapRule::kRandom) {
     const uint32_t tick = AgeTick(AgeOfBits(edge.age_bits));
     return digit == 0 ? AgeBucket(tick) : AgePart(tick);
   }

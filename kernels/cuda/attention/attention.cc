@@ -15,9 +15,9 @@
 #include "kernels/cuda/device/cancel_flags.h"
 #include "kernels/cuda/ops/gemm.h"
 #include "kernels/cuda/ops/rows.h"
-#include "kernels/event_rule.h"
+#include "kernels/draw/event_rule.h"
+#include "kernels/host/pattern_count.h"
 #include "kernels/kv_page.h"
-#include "kernels/pattern_count.h"
 
 namespace edgewise::cuda {
 namespace {
@@ -348,7 +348,7 @@ absl::Status Attention::Enqueue(const Lists& lists, const Results& results, Draw
     const absl::StatusOr<DeviceArray> scratch = DeviceArray::Create(device_, CapScratchBytes(call.num_caps));
     if (!scratch.ok()) return scratch.status();
     const bool by_rate = std::any_of(results.caps.begin(), results.caps.end(),
-                                     [](const EdgeCap& cap) { return cap.keep == KeepRule::kProbable; });
+                                     [](const EdgeCap& cap) { return cap.keep == CapRule::kProbable; });
     const DrawPass pass = [&](Draws draws, bool again, const UseRound& use) {
       return rounds.ForDrawn(draws, again, use);
     };

@@ -9,9 +9,9 @@
 
 #include <cstdint>
 
-#include "kernels/budget.h"
-#include "kernels/certificate.h"
-#include "kernels/draw.h"
+#include "kernels/draw/budget.h"
+#include "kernels/draw/certificate.h"
+#include "kernels/draw/draw.h"
 #include "kernels/tensor.h"
 
 namespace edgewise::cuda {
@@ -47,11 +47,11 @@ enum class PatternKind : int32_t {
 struct EdgeCut {
   uint64_t age_bits;  // AgedEdge::age_bits of the first dropped edge; ~0: all edges are kept
   uint64_t order;     // EdgeOrder of that edge
-  KeepRule keep;      // set by the host
+  CapRule keep;       // set by the host
 };
 // Edges are dropped by their rate.
 EDGEWISE_HOST_DEVICE inline bool CutsByRate(const EdgeCut& cut) {
-  return cut.keep == KeepRule::kProbable && cut.age_bits != ~uint64_t{0};
+  return cut.keep == CapRule::kProbable && cut.age_bits != ~uint64_t{0};
 }
 
 // The place of an edge among edges of the same age or rate: by problem and head, then query, then key (20 bits each).

@@ -35,7 +35,7 @@ struct alignas(16) CapState {
   uint32_t listed;  // edges; may be more than the list has room for
 };
 
-__device__ bool BeginsWithDigits(const CapState& state, KeepRule keep, const AgedEdge& edge) {
+__device__ bool BeginsWithDigits(const CapState& state, CapRule keep, const AgedEdge& edge) {
   for (int digit = 0; digit < state.known; ++digit) {
     if (DigitOf(keep, edge, digit) != state.digits[digit]) return false;
   }
@@ -109,8 +109,8 @@ __global__ void __launch_bounds__(kRowThreads) CountEdges(const __grid_constant_
     if (cap.stage != CapStage::kCount) return;
     CapState& state = scratch.StateOf(problem.cap);
     const bool first = state.known == 0;
-    const KeepRule keep = cap.cut.keep;
-    const uint32_t end = first && keep == KeepRule::kRandom ? cap.limit >> kAgeBucketShift : ~0u;
+    const CapRule keep = cap.cut.keep;
+    const uint32_t end = first && keep == CapRule::kRandom ? cap.limit >> kAgeBucketShift : ~0u;
     uint32_t* counts = scratch.CountsOf(problem.cap);
     uint32_t last = 0, equal = 0;  // neighbouring edges of one digit are added at once: the rates of many may be equal
     unsigned forced = ForDrawn(call, problem, item, [&](int32_t query, int32_t key, const uint32_t* age) {
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kRowThreads) ListBucket(const __grid_constant_
     if (!IsCapped(problem, scratch) || call.caps[problem.cap].stage != CapStage::kList) return;
     CapState& state = scratch.StateOf(problem.cap);
     AgedEdge* list = scratch.ListOf(problem.cap);
-    const KeepRule keep = call.caps[problem.cap].cut.keep;
+    const CapRule keep = call.caps[problem.cap].cut.keep;
     ForDrawn(call, problem, item, [&](int32_t query, int32_t key, const uint32_t* age) {
       const AgedEdge edge = PlaceOf(call, problem, item, keep, query, key, age);
       if (!BeginsWithDigits(state, keep, edge)) return;
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kSelectThreads)
   if (failed) first_dropped = {0, 0};  // nothing is kept beyond the allowance
   cap.cut.age_bits = first_dropped.age_bits;
   cap.cut.order = first_dropped.order;
-  cap.tau = drops && cap.cut.keep == KeepRule::kRandom ? AgeOfBits(first_dropped.age_bits) : 1.0;
+  cap.tau = drops && cap.cut.keep == CapRule::kRandom ? AgeOfBits(first_dropped.age_bits) : 1.0;
   cap.capped = drops ? 1 : 0;
   cap.failed = failed ? 1 : 0;
 }
@@ -291,7 +291,7 @@ cudaError_t SelectKept(cudaStream_t stream, const DeviceCall& call, bool by_rate
                        const DrawPass& for_drawn) {
   cudaError_t error = cudaSuccess;
   const bool samples = call.num_event_heads > 0;
-  const int digits = DigitsOf(by_rate ? KeepRule::kProbable : KeepRule::kRandom);
+  const int digits = DigitsOf(by_rate ? CapRule::kProbable : CapRule::kRandom);
   for (int64_t first = 0; first < call.num_caps && error == cudaSuccess; first += kMaxCapsAtOnce) {
     const int64_t count = std::min(call.num_caps - first, kMaxCapsAtOnce);
     auto* states = static_cast<CapState*>(scratch);

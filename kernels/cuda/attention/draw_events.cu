@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   const RowItem item = call.row_items[index];
   const DeviceProblem& problem = call.problems[item.problem];
   if (problem.cap < first || problem.cap >= first + count || !IsEventHead(call, problem, item.head)) return;
-  if (call.caps[problem.cap].cut.keep != KeepRule::kRandom) return;
+  if (call.caps[problem.cap].cut.keep != CapRule::kRandom) return;
   const DrawnPairs pairs(call, problem, item.head);
   EventRow events(call, problem, call.event_heads[problem.event_head + item.head], pairs, queues[warp]);
   const uint32_t row = (static_cast<uint32_t>(index) * 0x9E3779B9u >> 16) % static_cast<uint32_t>(item.queries);

@@ -55,7 +55,7 @@ __device__ __noinline__ inline bool IsKept(const DeviceCall& call, int32_t probl
                                            int32_t key) {
   const DeviceProblem& of = call.problems[problem];
   const DrawnPairs pairs(call, of, head);
-  const EdgeCut cut = of.cap >= 0 ? call.caps[of.cap].cut : EdgeCut{~uint64_t{0}, 0, KeepRule::kRandom};
+  const EdgeCut cut = of.cap >= 0 ? call.caps[of.cap].cut : EdgeCut{~uint64_t{0}, 0, CapRule::kRandom};
   const bool all = cut.age_bits == ~uint64_t{0};
   const float rate = pairs.Rate(query, key);
   uint64_t uniform = 0;

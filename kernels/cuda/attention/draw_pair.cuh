@@ -1,4 +1,4 @@
-// The draw of one pair of tokens of one head, as kernels/draw.h defines it.
+// The draw of one pair of tokens of one head, as kernels/draw/draw.h defines it.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_PAIR_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_PAIR_CUH_
 

@@ -1,11 +1,11 @@
-// The events of one query (kernels/events.h), plainly and by one thread. Compile with -fmad=false.
+// The events of one query (kernels/draw/events.h), plainly and by one thread. Compile with -fmad=false.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_EVENT_DRAW_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_EVENT_DRAW_CUH_
 
 #include "kernels/cuda/attention/call.h"
 #include "kernels/cuda/attention/draw_pair.cuh"
 #include "kernels/cuda/device/launch.h"
-#include "kernels/events.h"
+#include "kernels/draw/events.h"
 
 namespace edgewise::cuda {
 

@@ -1,4 +1,4 @@
-// The tables of the heads that may be drawn by events, exactly as kernels/event_tables.h says; which heads are:
+// The tables of the heads that may be drawn by events, exactly as kernels/host/event_tables.h says; which heads are:
 //   1. FindDirections: a unit vector of each head, near which its keys lie.
 //   2. FindBounds: EventBound of queries and keys, and their certificates (certificate.h).
 //   3. FillTables: sums of whole numbers, which may be taken in any order; then places, and a guide to them.
@@ -7,7 +7,7 @@
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/device/sum_before.cuh"
-#include "kernels/event_rule.h"
+#include "kernels/draw/event_rule.h"
 
 namespace edgewise::cuda {
 namespace {

@@ -3,12 +3,12 @@
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_EVENT_ROW_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_EVENT_ROW_CUH_
 
-#include "kernels/certificate.h"
 #include "kernels/cuda/attention/call.h"
 #include "kernels/cuda/attention/draw_pair.cuh"
 #include "kernels/cuda/attention/event_draw.cuh"
 #include "kernels/cuda/device/launch.h"
-#include "kernels/events.h"
+#include "kernels/draw/certificate.h"
+#include "kernels/draw/events.h"
 
 namespace edgewise::cuda {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "kernels/pattern_count.h"
+#include "kernels/host/pattern_count.h"
 
 namespace edgewise::cuda {
 namespace {

@@ -44,7 +44,7 @@ using UseRound = std::function<cudaError_t(const DeviceCall&)>;
 using DrawPass = std::function<cudaError_t(Draws draws, bool again, const UseRound& use)>;
 
 // caps.cu: sets every cap's cut from the ages or rates of the edges drawn under the cap, then takes the edges that the
-// call uses off the cap's ledger: undrawn + forced + min(drawn, allowed). `by_rate`: some cap has KeepRule::kProbable.
+// call uses off the cap's ledger: undrawn + forced + min(drawn, allowed). `by_rate`: some cap has CapRule::kProbable.
 // `scratch`: CapScratchBytes(num_caps) bytes.
 cudaError_t SelectKept(cudaStream_t stream, const DeviceCall& call, bool by_rate, void* scratch,
                        const DrawPass& for_drawn);

@@ -79,7 +79,7 @@ __device__ inline bool HasMultiplicity(const DeviceProblem& problem) {
 
 // The cut and tau of the problem's cap.
 __device__ inline EdgeCut CutOf(const DeviceCall& call, const DeviceProblem& problem) {
-  return problem.cap < 0 || problem.kind != PatternKind::kDrawn ? EdgeCut{~uint64_t{0}, 0, KeepRule::kRandom}
+  return problem.cap < 0 || problem.kind != PatternKind::kDrawn ? EdgeCut{~uint64_t{0}, 0, CapRule::kRandom}
                                                                 : call.caps[problem.cap].cut;
 }
 __device__ inline double TauOf(const DeviceCall& call, const DeviceProblem& problem) {
@@ -89,13 +89,13 @@ __device__ inline double TauOf(const DeviceCall& call, const DeviceProblem& prob
 // An edge that is not forced, in the order in which a cap keeps edges. `age`: of a listed one. Out of line: only caps
 // ask.
 __device__ __noinline__ inline AgedEdge PlaceOf(const DeviceCall& call, const DeviceProblem& problem,
-                                                const RowItem& item, KeepRule keep, int32_t query, int32_t key,
+                                                const RowItem& item, CapRule keep, int32_t query, int32_t key,
                                                 const uint32_t* age) {
   const DrawnPairs pairs(call, problem, item.head);
   const uint64_t order =
       EdgeOrder(static_cast<uint32_t>(item.problem), static_cast<uint32_t>(call.num_heads),
                 static_cast<uint32_t>(item.head), static_cast<uint32_t>(query), static_cast<uint32_t>(key));
-  if (keep == KeepRule::kProbable) return {RateRank(pairs.Rate(query, key)), order};
+  if (keep == CapRule::kProbable) return {RateRank(pairs.Rate(query, key)), order};
   if (age != nullptr) return {AgeBits(EventAge(*age)), order};
   return {EdgeAgeBits(problem.law, pairs.Uniform(query, key), pairs.Rate(query, key)), order};
 }

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention/call.h"
-#include "kernels/event_rule.h"
+#include "kernels/draw/event_rule.h"
 
 namespace edgewise::cuda {
 

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "kernels/philox.h"
+#include "kernels/draw/philox.h"
 
 namespace edgewise::cuda {
 

@@ -10,7 +10,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/ops/membership_kernel.h"
-#include "kernels/membership_fold.h"
+#include "kernels/host/membership_fold.h"
 
 namespace edgewise::cuda {
 

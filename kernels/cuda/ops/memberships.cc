@@ -8,7 +8,7 @@
 #include "kernels/cuda/device/device_array.h"
 #include "kernels/cuda/ops/membership_halves.h"
 #include "kernels/cuda/ops/membership_kernel.h"
-#include "kernels/membership_fold.h"
+#include "kernels/host/membership_fold.h"
 
 namespace edgewise::cuda {
 namespace {

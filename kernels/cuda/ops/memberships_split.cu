@@ -18,7 +18,7 @@
 #include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/membership_kernel.h"
-#include "kernels/draw.h"
+#include "kernels/draw/draw.h"
 
 namespace edgewise::cuda {
 namespace {

@@ -19,12 +19,12 @@ constexpr TensorName kMasked[] = {
     {"classifier.output.bias", "cls.predictions.bias"},
 };
 
-constexpr Head kHeads[] = {
+constexpr TaskHead kHeads[] = {
     {"Model", ModelTask::kEmbedding},
-    {"ForSequenceClassification", ModelTask::kSequenceClassification, Head::Act::kTanh, kSequence},
-    {"ForTokenClassification", ModelTask::kTokenClassification, Head::Act::kNone, kTokens},
-    {"ForMaskedLM", ModelTask::kFillMask, Head::Act::kHidden, kMasked},
-    {"ForPreTraining", ModelTask::kFillMask, Head::Act::kHidden, kMasked},
+    {"ForSequenceClassification", ModelTask::kSequenceClassification, TaskHead::Act::kTanh, kSequence},
+    {"ForTokenClassification", ModelTask::kTokenClassification, TaskHead::Act::kNone, kTokens},
+    {"ForMaskedLM", ModelTask::kFillMask, TaskHead::Act::kHidden, kMasked},
+    {"ForPreTraining", ModelTask::kFillMask, TaskHead::Act::kHidden, kMasked},
 };
 
 constexpr std::string_view kUnread[] = {"embeddings.position_ids", "embeddings.token_type_ids", "cls.seq_relationship",

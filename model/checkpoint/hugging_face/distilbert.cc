@@ -32,11 +32,11 @@ constexpr TensorName kMasked[] = {
     {"classifier.output.bias", "vocab_projector.bias"},
 };
 
-constexpr Head kHeads[] = {
+constexpr TaskHead kHeads[] = {
     {"Model", ModelTask::kEmbedding},
-    {"ForSequenceClassification", ModelTask::kSequenceClassification, Head::Act::kRelu, kSequence},
-    {"ForTokenClassification", ModelTask::kTokenClassification, Head::Act::kNone, kTokens},
-    {"ForMaskedLM", ModelTask::kFillMask, Head::Act::kHidden, kMasked},
+    {"ForSequenceClassification", ModelTask::kSequenceClassification, TaskHead::Act::kRelu, kSequence},
+    {"ForTokenClassification", ModelTask::kTokenClassification, TaskHead::Act::kNone, kTokens},
+    {"ForMaskedLM", ModelTask::kFillMask, TaskHead::Act::kHidden, kMasked},
 };
 
 constexpr std::string_view kUnread[] = {"embeddings.position_ids", "qa_outputs"};

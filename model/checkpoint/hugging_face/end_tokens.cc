@@ -1,10 +1,10 @@
 #include "model/checkpoint/hugging_face/end_tokens.h"
 
 #include "absl/strings/str_cat.h"
-#include "model/checkpoint/config.h"
-#include "model/checkpoint/json_object.h"
-#include "model/checkpoint/json_text.h"
-#include "text/status_macros.h"
+#include "base/json_object.h"
+#include "base/json_text.h"
+#include "base/status_macros.h"
+#include "model/config/config.h"
 
 namespace edgewise::hugging_face {
 namespace {

@@ -17,7 +17,7 @@ const Family* FindFamily(std::string_view model_type) {
   return nullptr;
 }
 
-std::string ClassName(const Family& family, const Head& head) {
+std::string ClassName(const Family& family, const TaskHead& head) {
   return absl::StrCat(std::string(family.class_name), std::string(head.architecture));
 }
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "model/checkpoint/config.h"
-#include "model/checkpoint/json_object.h"
+#include "base/json_object.h"
+#include "model/config/config.h"
 
 namespace edgewise::hugging_face {
 
@@ -23,7 +23,7 @@ struct TensorName {
 };
 
 // The head that follows the last layer in one class of models.
-struct Head {
+struct TaskHead {
   enum class Act {
     kNone,
     kRelu,
@@ -76,7 +76,7 @@ struct Family {
   std::string_view mask_token;
 
   std::span<const TensorName> tensors;  // of the base model
-  std::span<const Head> heads;          // the first is the base model itself
+  std::span<const TaskHead> heads;      // the first is the base model itself
   // Tensors that no head of ours reads: buffers, and the heads of other tasks. "*" as in TensorName.
   std::span<const std::string_view> unread;
 };
@@ -104,7 +104,7 @@ extern const Family kBert, kRoberta, kXlmRoberta, kCamembert, kDistilBert, kGpt2
 // Null: not served.
 const Family* FindFamily(std::string_view model_type);
 // "BertForMaskedLM"
-std::string ClassName(const Family& family, const Head& head);
+std::string ClassName(const Family& family, const TaskHead& head);
 // "bert, camembert, ..."
 std::string FamilyNames();
 

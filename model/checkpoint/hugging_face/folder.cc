@@ -10,14 +10,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/json_object.h"
+#include "base/status_macros.h"
 #include "model/checkpoint/hugging_face/end_tokens.h"
 #include "model/checkpoint/hugging_face/image_files.h"
 #include "model/checkpoint/hugging_face/sentence.h"
 #include "model/checkpoint/hugging_face/sentence_head.h"
 #include "model/checkpoint/hugging_face/tensors.h"
 #include "model/checkpoint/hugging_face/tokenizer_files.h"
-#include "model/checkpoint/json_object.h"
-#include "text/status_macros.h"
+#include "model/checkpoint/parse_profiles.h"
 
 namespace edgewise::hugging_face {
 namespace {
@@ -208,7 +209,7 @@ absl::Status ReadArchitecture(ModelFolder& files, const json& config, bool embed
                                                    std::string(family.model_type), " are not served"));
   }
   if (architectures == config.end() || *architectures == json::array()) {
-    const auto classifies = std::find_if(family.heads.begin(), family.heads.end(), [](const Head& head) {
+    const auto classifies = std::find_if(family.heads.begin(), family.heads.end(), [](const TaskHead& head) {
       return head.task == ModelTask::kSequenceClassification;
     });
     if (scores && classifies != family.heads.end()) {
@@ -220,7 +221,7 @@ absl::Status ReadArchitecture(ModelFolder& files, const json& config, bool embed
     return absl::OkStatus();
   }
   std::string served;
-  for (const Head& head : family.heads) {
+  for (const TaskHead& head : family.heads) {
     const std::string name = ClassName(family, head);
     if (*architectures == json::array({name})) {
       folder.head = &head;
@@ -236,24 +237,24 @@ absl::Status ReadHead(const SentenceModules* modules, JsonObject& object, Folder
   ModelConfig& config = folder.config;
   config.task = folder.head->task;
   switch (folder.head->act) {
-    case Head::Act::kNone:
+    case TaskHead::Act::kNone:
       break;
-    case Head::Act::kRelu:
+    case TaskHead::Act::kRelu:
       config.classifier_act = Activation::kRelu;
       break;
-    case Head::Act::kTanh:
+    case TaskHead::Act::kTanh:
       config.classifier_act = Activation::kTanh;
       break;
-    case Head::Act::kGelu:
+    case TaskHead::Act::kGelu:
       config.classifier_act = Activation::kGelu;
       break;
-    case Head::Act::kHidden:
+    case TaskHead::Act::kHidden:
       config.classifier_act = folder.family->classifier_act == nullptr
                                   ? config.hidden_act
                                   : ReadActivation(object, *folder.family, folder.family->classifier_act);
       break;
   }
-  if (folder.head->act != Head::Act::kNone) config.classifier_hidden_size = config.hidden_size;
+  if (folder.head->act != TaskHead::Act::kNone) config.classifier_hidden_size = config.hidden_size;
   for (const TensorName& tensor : folder.head->tensors) config.classifier_norm |= tensor.ours == "classifier.norm";
   switch (config.task) {
     case ModelTask::kEmbedding:

@@ -10,9 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "model/chat/chat_template.h"
-#include "model/checkpoint/config.h"
 #include "model/checkpoint/hugging_face/family.h"
 #include "model/checkpoint/model_folder.h"
+#include "model/config/config.h"
 #include "model/tokenizers/hf_tokenizer.h"
 
 namespace edgewise::hugging_face {
@@ -21,7 +21,7 @@ namespace edgewise::hugging_face {
 struct Folder {
   ModelConfig config;
   const Family* family = nullptr;
-  const Head* head = nullptr;
+  const TaskHead* head = nullptr;
   std::string architecture;                                      // "BertForMaskedLM"
   std::unique_ptr<const HfTokenizer> tokenizer;                  // null: the folder has none
   absl::StatusOr<chat::ChatTemplate> chat = chat::NoTemplate();  // of a language model; an error stops no load

@@ -20,8 +20,8 @@ constexpr TensorName kTensors[] = {
 
 constexpr TensorName kLanguageModel[] = {{"lm_head", "lm_head"}};
 
-constexpr Head kHeads[] = {{"Model", ModelTask::kEmbedding},
-                           {"LMHeadModel", ModelTask::kCausalLm, Head::Act::kNone, kLanguageModel}};
+constexpr TaskHead kHeads[] = {{"Model", ModelTask::kEmbedding},
+                               {"LMHeadModel", ModelTask::kCausalLm, TaskHead::Act::kNone, kLanguageModel}};
 
 // The causal mask, which older files have as a buffer.
 constexpr std::string_view kUnread[] = {"h.*.attn.bias", "h.*.attn.masked_bias"};

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "model/checkpoint/json_text.h"
+#include "base/json_text.h"
 
 namespace edgewise::hugging_face {
 namespace {

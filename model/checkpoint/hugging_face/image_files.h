@@ -3,9 +3,9 @@
 #define EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_IMAGE_FILES_H_
 
 #include "absl/status/status.h"
-#include "model/checkpoint/config.h"
-#include "model/checkpoint/json_object.h"
+#include "base/json_object.h"
 #include "model/checkpoint/model_folder.h"
+#include "model/config/config.h"
 
 namespace edgewise::hugging_face {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "model/checkpoint/json_object.h"
+#include "base/json_object.h"
 
 namespace edgewise::hugging_face {
 

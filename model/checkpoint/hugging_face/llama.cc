@@ -29,8 +29,8 @@ constexpr TensorName kTensors[] = {
 
 constexpr TensorName kLanguageModel[] = {{"lm_head", "lm_head"}};
 
-constexpr Head kHeads[] = {{"Model", ModelTask::kEmbedding},
-                           {"ForCausalLM", ModelTask::kCausalLm, Head::Act::kNone, kLanguageModel}};
+constexpr TaskHead kHeads[] = {{"Model", ModelTask::kEmbedding},
+                               {"ForCausalLM", ModelTask::kCausalLm, TaskHead::Act::kNone, kLanguageModel}};
 
 // A table of angles, which older files have.
 constexpr std::string_view kUnread[] = {"layers.*.self_attn.rotary_emb.inv_freq"};

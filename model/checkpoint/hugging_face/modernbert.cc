@@ -35,11 +35,11 @@ constexpr TensorName kMasked[] = {
     {"classifier.output.bias", "decoder.bias"},
 };
 
-constexpr Head kHeads[] = {
+constexpr TaskHead kHeads[] = {
     {"Model", ModelTask::kEmbedding},
-    {"ForSequenceClassification", ModelTask::kSequenceClassification, Head::Act::kHidden, kClassifier},
-    {"ForTokenClassification", ModelTask::kTokenClassification, Head::Act::kHidden, kClassifier},
-    {"ForMaskedLM", ModelTask::kFillMask, Head::Act::kHidden, kMasked},
+    {"ForSequenceClassification", ModelTask::kSequenceClassification, TaskHead::Act::kHidden, kClassifier},
+    {"ForTokenClassification", ModelTask::kTokenClassification, TaskHead::Act::kHidden, kClassifier},
+    {"ForMaskedLM", ModelTask::kFillMask, TaskHead::Act::kHidden, kMasked},
 };
 
 // Layers of type sliding_attention see half of local_attention on either side. Without layer_types every n-th layer,

@@ -35,11 +35,11 @@ constexpr TensorName kMasked[] = {
     {"classifier.output.bias", "lm_head.bias"},
 };
 
-constexpr Head kHeads[] = {
+constexpr TaskHead kHeads[] = {
     {"Model", ModelTask::kEmbedding},
-    {"ForSequenceClassification", ModelTask::kSequenceClassification, Head::Act::kTanh, kSequence},
-    {"ForTokenClassification", ModelTask::kTokenClassification, Head::Act::kNone, kTokens},
-    {"ForMaskedLM", ModelTask::kFillMask, Head::Act::kGelu, kMasked},
+    {"ForSequenceClassification", ModelTask::kSequenceClassification, TaskHead::Act::kTanh, kSequence},
+    {"ForTokenClassification", ModelTask::kTokenClassification, TaskHead::Act::kNone, kTokens},
+    {"ForMaskedLM", ModelTask::kFillMask, TaskHead::Act::kGelu, kMasked},
 };
 
 constexpr std::string_view kUnread[] = {"embeddings.position_ids", "embeddings.token_type_ids", "pooler.dense",

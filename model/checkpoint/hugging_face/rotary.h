@@ -2,8 +2,8 @@
 #ifndef EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_ROTARY_H_
 #define EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_ROTARY_H_
 
-#include "model/checkpoint/config.h"
-#include "model/checkpoint/json_object.h"
+#include "base/json_object.h"
+#include "model/config/config.h"
 
 namespace edgewise::hugging_face {
 

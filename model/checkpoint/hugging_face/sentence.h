@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "model/checkpoint/config.h"
 #include "model/checkpoint/hugging_face/sentence_settings.h"
 #include "model/checkpoint/model_folder.h"
+#include "model/config/config.h"
 
 namespace edgewise::hugging_face {
 

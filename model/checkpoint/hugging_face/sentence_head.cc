@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "model/checkpoint/hugging_face/text_limit.h"
-#include "text/status_macros.h"
 
 namespace edgewise::hugging_face {
 namespace {

@@ -6,10 +6,10 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "model/checkpoint/config.h"
+#include "base/json_object.h"
 #include "model/checkpoint/hugging_face/sentence.h"
-#include "model/checkpoint/json_object.h"
 #include "model/checkpoint/model_folder.h"
+#include "model/config/config.h"
 #include "model/tokenizers/hf_tokenizer.h"
 
 namespace edgewise::hugging_face {

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "model/checkpoint/json_object.h"
+#include "base/json_object.h"
 #include "model/checkpoint/model_folder.h"
 
 namespace edgewise::hugging_face {

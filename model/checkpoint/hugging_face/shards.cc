@@ -7,11 +7,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/json_object.h"
+#include "base/json_text.h"
+#include "base/status_macros.h"
 #include "model/checkpoint/hugging_face/other_formats.h"
-#include "model/checkpoint/json_object.h"
-#include "model/checkpoint/json_text.h"
 #include "model/checkpoint/safetensors.h"
-#include "text/status_macros.h"
 
 namespace edgewise::hugging_face {
 namespace {

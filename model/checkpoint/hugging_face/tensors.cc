@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "base/did_you_mean.h"
+#include "base/status_macros.h"
 #include "model/checkpoint/hugging_face/stored_numbers.h"
-#include "text/did_you_mean.h"
-#include "text/status_macros.h"
 
 namespace edgewise::hugging_face {
 namespace {
@@ -74,7 +74,7 @@ bool Names(std::string_view theirs, const std::string& plain) {
   });
 }
 
-bool Has(const Head& head, const std::string& plain) {
+bool Has(const TaskHead& head, const std::string& plain) {
   return std::any_of(head.tensors.begin(), head.tensors.end(),
                      [&](const TensorName& row) { return Names(row.theirs, plain); });
 }
@@ -89,7 +89,8 @@ bool IsUnread(const Family& family, const std::string& plain) {
 bool IsKnown(const std::string& plain, const Folder& folder, const std::set<std::string>& expected) {
   const Family& family = *folder.family;
   if (Has(*folder.head, plain)) return expected.contains(plain);
-  return std::any_of(family.heads.begin(), family.heads.end(), [&](const Head& head) { return Has(head, plain); }) ||
+  return std::any_of(family.heads.begin(), family.heads.end(),
+                     [&](const TaskHead& head) { return Has(head, plain); }) ||
          IsUnread(family, plain);
 }
 
@@ -105,7 +106,7 @@ bool IsOfBase(const Family& family, const std::string& plain) {
 
 // Whether the files have every weight of the head, by one of its names. Those of a language model may be tied, and
 // biases may be left out.
-bool HasWeightsOf(const Head& head, const Family& family, const Found& found) {
+bool HasWeightsOf(const TaskHead& head, const Family& family, const Found& found) {
   const auto there = [&](const TensorName& row) {
     const std::string theirs(row.theirs);
     return found.Find(theirs) != nullptr || found.Find(absl::StrCat(theirs, std::string(kParts[0]))) != nullptr;
@@ -119,7 +120,7 @@ bool HasWeightsOf(const Head& head, const Family& family, const Found& found) {
 
 // Whether a head explains a tensor that is not of the base model: it reads it, or it belongs to the same part of the
 // model and is known to be read by none of ours.
-bool Explains(const Head& head, const Family& family, const std::string& plain) {
+bool Explains(const TaskHead& head, const Family& family, const std::string& plain) {
   return Has(head, plain) ||
          (IsUnread(family, plain) && std::any_of(head.tensors.begin(), head.tensors.end(), [&](const TensorName& row) {
             return FirstPart(row.theirs) == FirstPart(plain);
@@ -264,17 +265,17 @@ std::vector<Source> SourcesOf(const std::string& ours, const Folder& folder) {
   return sources;
 }
 
-absl::StatusOr<const Head*> HeadOfWeights(ModelFolder& files, const Family& family, const std::string& weights) {
+absl::StatusOr<const TaskHead*> HeadOfWeights(ModelFolder& files, const Family& family, const std::string& weights) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Shards> shards, Shards::Open(files, weights));
   Found found;
   RETURN_IF_ERROR(found.Add(*shards, family.prefix));
-  std::vector<const Head*> fitting;
+  std::vector<const TaskHead*> fitting;
   std::map<std::string, int> explained;  // tensors that are not the base model's, by how many heads
   std::string served, left_over;
   const bool prefixed = std::any_of(shards->tensors().begin(), shards->tensors().end(), [&](const auto& tensor) {
     return absl::StartsWith(tensor.first, std::string(family.prefix));
   });
-  for (const Head& head : family.heads) {
+  for (const TaskHead& head : family.heads) {
     bool all = head.architecture != "Model" || !prefixed;
     for (const auto& [plain, tensor] : found.all()) {
       if (IsOfBase(family, plain)) continue;
@@ -295,8 +296,8 @@ absl::StatusOr<const Head*> HeadOfWeights(ModelFolder& files, const Family& fami
                      left_over.empty() ? absl::StrCat(kAdd, ClassName(family, family.heads.front()), "\"]")
                                        : absl::StrCat(", which have no tensor ", left_over)));
   }
-  const Head& first = *fitting.front();
-  for (const Head* other : fitting) {
+  const TaskHead& first = *fitting.front();
+  for (const TaskHead* other : fitting) {
     if (other->task == first.task && other->tensors.data() == first.tensors.data()) continue;
     return absl::InvalidArgumentError(absl::StrCat("config.json: architectures is missing, and the weights fit ",
                                                    ClassName(family, first), " and ", ClassName(family, *other), kAdd,

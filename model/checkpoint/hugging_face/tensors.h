@@ -43,7 +43,7 @@ struct Tensors {
 // and leaves none that is not the base model's. The base model itself is saved without its prefix. `weights`:
 // Folder::weights. NOT_FOUND: no file. INVALID_ARGUMENT: no head of the family has, or several have; the message says
 // what to add to config.json, or it begins with the name of a file that is not valid.
-absl::StatusOr<const Head*> HeadOfWeights(ModelFolder& files, const Family& family, const std::string& weights);
+absl::StatusOr<const TaskHead*> HeadOfWeights(ModelFolder& files, const Family& family, const std::string& weights);
 
 // Reads the weights of a folder, and of its dense layers. Old names (LayerNorm.gamma and .beta) and base tensors with
 // or without their prefix are taken. NOT_FOUND: no file. INVALID_ARGUMENT: a tensor is missing, unknown, given twice,

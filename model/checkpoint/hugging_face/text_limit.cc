@@ -1,9 +1,9 @@
 #include "model/checkpoint/hugging_face/text_limit.h"
 
 #include "absl/strings/str_cat.h"
-#include "model/checkpoint/config.h"
+#include "base/json_object.h"
 #include "model/checkpoint/hugging_face/sentence_settings.h"
-#include "model/checkpoint/json_object.h"
+#include "model/config/config.h"
 
 namespace edgewise::hugging_face {
 

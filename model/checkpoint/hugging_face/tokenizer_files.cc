@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "model/checkpoint/json_object.h"
-#include "model/checkpoint/json_text.h"
-#include "text/status_macros.h"
+#include "base/json_object.h"
+#include "base/json_text.h"
+#include "base/status_macros.h"
 
 namespace edgewise::hugging_face {
 namespace {

@@ -10,9 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/chat/chat_template.h"
-#include "model/checkpoint/config.h"
 #include "model/checkpoint/hugging_face/family.h"
 #include "model/checkpoint/model_folder.h"
+#include "model/config/config.h"
 #include "model/tokenizers/hf_tokenizer.h"
 
 namespace edgewise::hugging_face {

@@ -22,9 +22,9 @@ constexpr TensorName kTensors[] = {
 constexpr TensorName kPooler[] = {{"classifier.hidden", "pooler.dense"}};
 constexpr TensorName kClasses[] = {{"classifier.output", "classifier"}};
 
-constexpr Head kHeads[] = {
-    {"Model", ModelTask::kEmbedding, Head::Act::kTanh, kPooler},
-    {"ForImageClassification", ModelTask::kSequenceClassification, Head::Act::kNone, kClasses},
+constexpr TaskHead kHeads[] = {
+    {"Model", ModelTask::kEmbedding, TaskHead::Act::kTanh, kPooler},
+    {"ForImageClassification", ModelTask::kSequenceClassification, TaskHead::Act::kNone, kClasses},
 };
 
 constexpr std::string_view kUnread[] = {"embeddings.mask_token", "decoder.0"};

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/field_error.h"
 #include "tests/model/tokenizers/tokenizer_case.h"
-#include "text/field_error.h"
 
 namespace edgewise::tests {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "model/tokenizers/utf8.h"
+#include "base/utf8.h"
 
 namespace edgewise::tokenizers {
 namespace {

@@ -6,11 +6,11 @@
 #include <cstdlib>
 #include <new>
 
+#include "base/field_error.h"
 #include "model/tokenizers/normalizers.h"
 #include "model/tokenizers/unicode.h"
 #include "tests/model/counting_bounds.h"
 #include "tests/model/tokenizers/tokenizer_case.h"
-#include "text/field_error.h"
 
 namespace {
 

@@ -10,7 +10,8 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
-#include "model/load.h"
+#include "model/kinds/kind.h"
+#include "model/load/load.h"
 
 namespace edgewise::server {
 

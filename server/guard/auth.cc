@@ -1,0 +1,193 @@
+#include "server/guard/auth.h"
+
+#include <grpc/grpc.h>
+#include <grpc/grpc_security.h>
+#include <grpc/grpc_security_constants.h>
+#include <grpc/slice.h>
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/status_macros.h"
+#include "server/base/address.h"
+#include "server/guard/secret_file.h"
+
+namespace edgewise::server {
+namespace {
+
+constexpr char kBearer[] = "Bearer ";
+constexpr size_t kMinToken = 16, kMaxToken = 1024;
+constexpr size_t kNameBytes = 8;  // of a token's digest: enough to tell tokens apart
+
+Digest Sha256(const std::string& text) {
+  Digest digest;
+  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest.data());
+  return digest;
+}
+
+absl::string_view ViewOf(const grpc_slice& slice) {
+  return {reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice)};
+}
+
+struct Verdict {
+  grpc_status_code code = GRPC_STATUS_OK;
+  const char* message = nullptr;
+};
+
+// The fate of a call with these headers.
+Verdict Judge(const Gate& gate, absl::Span<const grpc_metadata> headers) {
+  const grpc_metadata* authorization = nullptr;
+  bool twice = false;
+  for (const grpc_metadata& header : headers) {
+    if (grpc_slice_str_cmp(header.key, "authorization") != 0) continue;
+    twice = authorization != nullptr;
+    authorization = &header;
+  }
+  gate.CountCall();
+  if (gate.closed()) return {GRPC_STATUS_UNAVAILABLE, "the server is shutting down"};
+  const std::shared_ptr<const TokenSet> tokens = gate.tokens();
+  if (!tokens) return {};
+  const auto unauthenticated = [](const char* message) { return Verdict{GRPC_STATUS_UNAUTHENTICATED, message}; };
+  if (authorization == nullptr) return unauthenticated("authorization is missing; send \"Bearer <token>\"");
+  if (twice) return unauthenticated("authorization is given more than once");
+  if (!tokens->Find(std::string(ViewOf(authorization->value)))) {
+    return unauthenticated("authorization does not hold a known token");
+  }
+  return {};  // the header stays with the call, for PrincipalOf
+}
+
+// Credentials of gRPC's core with the gate.
+class GatedCredentials final : public grpc::ServerCredentials {
+ public:
+  // Null `certificates`: plain text. `local`: which takes loopback peers only.
+  GatedCredentials(std::shared_ptr<const Gate> gate, std::shared_ptr<Certificates> certificates, bool local)
+      : gate_(std::move(gate)),
+        certificates_(std::move(certificates)),
+        credentials_(certificates_ != nullptr ? certificates_->MakeCredentials()
+                     : local                  ? grpc_local_server_credentials_create(LOCAL_TCP)
+                                              : grpc_insecure_server_credentials_create()) {
+    const auto process = [](void* state, grpc_auth_context*, const grpc_metadata* metadata, size_t count,
+                            grpc_process_auth_metadata_done_cb done, void* call) {
+      const Verdict verdict = Judge(*static_cast<const Gate*>(state), {metadata, count});
+      done(call, nullptr, 0, nullptr, 0, verdict.code, verdict.message);
+    };
+    grpc_server_credentials_set_auth_metadata_processor(credentials_,
+                                                        {process, [](void*) {}, const_cast<Gate*>(gate_.get())});
+  }
+  ~GatedCredentials() override { grpc_server_credentials_release(credentials_); }
+
+  void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {}
+
+ private:
+  int AddPortToServer(const std::string& address, grpc_server* server) override {
+    return grpc_server_add_http2_port(server, address.c_str(), credentials_);
+  }
+
+  const std::shared_ptr<const Gate> gate_;
+  const std::shared_ptr<Certificates> certificates_;
+  grpc_server_credentials* const credentials_;
+};
+
+// Cuts " priority=N" off the line.
+absl::Status TakePriority(std::string& line, uint32_t& priority) {
+  const size_t space = line.find(' ');
+  if (space == std::string::npos) return absl::OkStatus();
+  const std::string rest = line.substr(space);
+  line.resize(space);
+  for (uint32_t level = 1; level <= kPriorityLevels; ++level) {
+    if (rest != absl::StrCat(" priority=", level)) continue;
+    priority = level;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--auth_token_file: a token is followed by \"",
+                                                 absl::CHexEscape(rest.substr(0, 32)),
+                                                 "\"; allowed is \" priority=N\" with 1 to ", kPriorityLevels));
+}
+
+}  // namespace
+
+absl::StatusOr<TokenSet> TokenSet::Read(const std::string& file) {
+  absl::StatusOr<std::string> text = ReadSecretFile(file, "--auth_token_file");
+  if (!text.ok()) return text.status();
+  TokenSet tokens;
+  for (size_t begin = 0; begin < text->size();) {
+    size_t end = text->find('\n', begin);
+    if (end == std::string::npos) end = text->size();
+    std::string line = text->substr(begin, end - begin);
+    begin = end + 1;
+    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+    if (line.empty() || line[0] == '#') continue;
+    Principal principal;
+    if (absl::Status priority = TakePriority(line, principal.highest_level); !priority.ok()) return priority;
+    if (line.size() < kMinToken || line.size() > kMaxToken) {
+      return absl::InvalidArgumentError(absl::StrCat("--auth_token_file: a token has ", line.size(),
+                                                     " characters; allowed are ", kMinToken, " to ", kMaxToken));
+    }
+    const Digest digest = Sha256(line);
+    principal.name = absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), kNameBytes});
+    tokens.entries_.push_back({digest, std::move(principal)});
+  }
+  if (tokens.entries_.empty()) return absl::InvalidArgumentError("--auth_token_file: holds no token");
+  return tokens;
+}
+
+const Principal* TokenSet::Find(const std::string& authorization) const {
+  const bool bearer = authorization.compare(0, sizeof kBearer - 1, kBearer) == 0;
+  const Digest digest = Sha256(bearer ? authorization.substr(sizeof kBearer - 1) : authorization);
+  const Principal* known = nullptr;
+  for (const Entry& entry : entries_) {
+    if (CRYPTO_memcmp(digest.data(), entry.digest.data(), digest.size()) == 0) known = &entry.principal;
+  }
+  return bearer ? known : nullptr;
+}
+
+absl::Status Gate::ReadTokens(const std::string& file) {
+  absl::StatusOr<TokenSet> tokens = TokenSet::Read(file);
+  if (!tokens.ok()) return tokens.status();
+  const absl::MutexLock lock(&mutex_);
+  tokens_ = std::make_shared<const TokenSet>(*std::move(tokens));
+  return absl::OkStatus();
+}
+
+std::shared_ptr<const TokenSet> Gate::tokens() const {
+  const absl::MutexLock lock(&mutex_);
+  return tokens_;
+}
+
+absl::StatusOr<Credentials> MakeCredentials(const ServerOptions& options, std::shared_ptr<Gate> gate) {
+  const SecurityOptions& security = options.security;
+  const bool tls = !security.tls_certificate.empty();
+  const bool loopback = IsLoopback(options.listen);
+  if (tls != !security.tls_key.empty()) {
+    return absl::InvalidArgumentError("--tls_certificate and --tls_key belong together: give both or none");
+  }
+  if (!tls && !security.tls_client_ca.empty()) {
+    return absl::InvalidArgumentError("--tls_client_ca needs --tls_certificate and --tls_key");
+  }
+  if (!tls && !loopback && !security.insecure_bind) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen=", options.listen,
+                     " is not a loopback address: give --tls_certificate and --tls_key, or --insecure_bind"));
+  }
+  if (!tls && !loopback && !security.auth_token_file.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("--auth_token_file with --listen=", options.listen,
+                                                   " needs --tls_certificate: a token sent in the clear is no secret"));
+  }
+  Credentials made;
+  if (tls) {
+    ASSIGN_OR_RETURN(made.certificates, Certificates::Read(security));
+  }
+  if (!security.auth_token_file.empty()) RETURN_IF_ERROR(gate->ReadTokens(security.auth_token_file));
+  const bool local = !security.auth_token_file.empty();
+  made.grpc = std::make_shared<GatedCredentials>(std::move(gate), made.certificates, local);
+  return made;
+}
+
+}  // namespace edgewise::server

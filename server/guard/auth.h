@@ -1,0 +1,84 @@
+// The gate that every call passes before its method is looked up, health and reflection included: it turns calls away
+// during a drain, and clients without a token.
+#ifndef EDGEWISE_SERVER_GUARD_AUTH_H_
+#define EDGEWISE_SERVER_GUARD_AUTH_H_
+
+#include <grpcpp/security/server_credentials.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "server/base/options.h"
+#include "server/guard/certificates.h"
+#include "server/request/request.h"
+
+namespace edgewise::server {
+
+using Digest = std::array<uint8_t, 32>;
+
+// Bearer tokens, kept as SHA-256 digests. Immutable; any thread.
+class TokenSet {
+ public:
+  // One token per line, alone or followed by " priority=N": the highest level of its requests. Empty lines and lines
+  // that start with # are skipped. INVALID_ARGUMENT: a token is shorter than 16 or longer than 1024 characters, other
+  // words follow it, or the file has no token. NOT_FOUND: the file cannot be read.
+  static absl::StatusOr<TokenSet> Read(const std::string& file);
+
+  // The principal of a token; null: it is not known. `authorization`: the value of the header, "Bearer <token>". Wrong
+  // tokens take as long as right ones.
+  const Principal* Find(const std::string& authorization) const;
+
+ private:
+  struct Entry {
+    Digest digest;
+    Principal principal;
+  };
+  std::vector<Entry> entries_;
+};
+
+// Any thread.
+class Gate {
+ public:
+  // Calls need one of the tokens from now on. Errors: TokenSet::Read, and what was before stays.
+  absl::Status ReadTokens(const std::string& file);
+  // Turns every call away from now on.
+  void Close() { closed_.store(true); }
+  bool closed() const { return closed_.load(std::memory_order_relaxed); }
+  // Counts a call that has come, whether it passes or not, and tells how many have.
+  void CountCall() const { calls_.fetch_add(1, std::memory_order_relaxed); }
+  uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
+  // The same of calls that gRPC has handed over to their method. It never does so with those that their client has
+  // given up before.
+  void CountBegun() const { begun_.fetch_add(1, std::memory_order_relaxed); }
+  uint64_t begun() const { return begun_.load(std::memory_order_relaxed); }
+  // Null: no token is needed.
+  std::shared_ptr<const TokenSet> tokens() const;
+
+ private:
+  std::atomic<bool> closed_ = false;
+  mutable std::atomic<uint64_t> calls_ = 0, begun_ = 0;
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<const TokenSet> tokens_ ABSL_GUARDED_BY(mutex_);
+};
+
+struct Credentials {
+  std::shared_ptr<grpc::ServerCredentials> grpc;
+  std::shared_ptr<Certificates> certificates;  // that new connections of `grpc` get; null: plain text
+};
+
+// Credentials for options.listen. They read the tokens into the gate and keep it. INVALID_ARGUMENT: the options
+// contradict each other, or Certificates::Read; NOT_FOUND: a file cannot be read.
+absl::StatusOr<Credentials> MakeCredentials(const ServerOptions& options,
+                                            std::shared_ptr<Gate> gate = std::make_shared<Gate>());
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_GUARD_AUTH_H_

@@ -1,0 +1,268 @@
+#include "server/handler/handler.h"
+
+#include <algorithm>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "base/field_error.h"
+#include "base/status_macros.h"
+#include "server/base/status_details.h"
+#include "server/handler/respond.h"
+#include "server/observe/metrics.h"
+#include "server/schedule/degrade.h"
+#include "server/validate/validate.h"
+
+namespace edgewise::server {
+namespace {
+
+constexpr size_t kMaxRequestId = 128;
+
+bool HasImages(const v1::PredictRequest& message) {
+  return std::any_of(message.inputs().begin(), message.inputs().end(),
+                     [](const v1::Input& input) { return input.sequence().has_image() || input.second().has_image(); });
+}
+bool HasImages(const v1::GenerateRequest&) { return false; }  // it takes none
+
+absl::Status CheckRequestId(const std::string& id) {
+  const bool printable = std::all_of(id.begin(), id.end(), [](char c) { return c >= 0x20 && c < 0x7F; });
+  REFUSE_IF(id.size() > kMaxRequestId || !printable, "request_id", "is ", Quoted(id), "; allowed are at most ",
+            kMaxRequestId, " printable ASCII characters");
+  return absl::OkStatus();
+}
+
+// That the cost of a message grows with, as far as it shows before the message is checked: see
+// CostModel::LeastSeconds. 0: it is not known.
+double SizeOf(const v1::PredictRequest& message, const Model& model, const RequestLimits& limits) {
+  const v1::Budget& budget = message.budget();
+  const bool fewer = budget.allow_degraded() || budget.fit_deadline() || message.ensemble().tolerance() > 0.0;
+  if (fewer) return 0.0;  // it may get less than it asks for
+  const bool wrong = message.ensemble().samples() > limits.max_samples || message.priority() > kPriorityLevels;
+  if (wrong) return 0.0;
+  // Samples that are all the same are computed once.
+  const bool differ = message.attention() == v1::MODEL_DEFAULT && !message.has_override() && model.Samples({}) &&
+                      std::none_of(message.inputs().begin(), message.inputs().end(),
+                                   [](const v1::Input& input) { return input.has_graph(); });
+  const uint32_t samples = differ ? std::max<uint32_t>(1, message.ensemble().samples()) : 1;
+  return static_cast<double>(message.ByteSizeLong()) * samples;
+}
+double SizeOf(const v1::GenerateRequest&, const Model&, const RequestLimits&) { return 0.0; }
+
+// The level of a request; of a priority that is none, the default one: the check of the message refuses it.
+uint32_t LevelOf(uint32_t priority, const Principal& principal) {
+  const bool given = priority > 0 && priority <= kPriorityLevels;
+  return std::max(given ? priority : kDefaultPriority, principal.highest_level);
+}
+
+void FillTiming(const Request& request, double total_seconds, v1::Timing& timing) {
+  const Outcome& outcome = request.outcome;
+  timing.set_queue_us(Microseconds(outcome.queue_seconds));
+  timing.set_compute_us(Microseconds(outcome.compute_seconds));
+  timing.set_total_us(Microseconds(total_seconds));
+  timing.set_batch_inputs(outcome.batch_inputs);
+  timing.set_batch_tokens(request.work.generation ? request.work.tokens + outcome.generated.tokens
+                                                  : outcome.batch_tokens);
+}
+
+void LogAnswer(const Request& request, double seconds) {
+  const Ticket& ticket = request.ticket;
+  const Outcome& outcome = request.outcome;
+  const bool generates = request.work.generation.has_value();
+  std::vector<LogField> fields = {
+      {"request_id", ticket.id}, {"model", ticket.model->name}, {"version", ticket.model->version}, {"code", "OK"}};
+  if (generates) {
+    fields.insert(fields.end(),
+                  {{"prompt_tokens", request.work.tokens}, {"generated_tokens", outcome.generated.tokens}});
+  } else {
+    fields.push_back({"inputs", request.work.inputs.size()});
+  }
+  const double edges = outcome.edges(), pairs = outcome.pairs();
+  fields.insert(fields.end(), {{"samples", generates ? request.forecast.samples : outcome.results.front().samples},
+                               {"edges", edges},
+                               {"density", pairs > 0.0 ? edges / pairs : 0.0},
+                               {"queue_us", Microseconds(outcome.queue_seconds)},
+                               {"compute_us", Microseconds(outcome.compute_seconds)},
+                               {"total_us", Microseconds(seconds)}});
+  Log(LogLevel::kInfo, generates ? "generation" : "request", fields);
+}
+
+}  // namespace
+
+template <typename Message>
+void RequestHandler::Start(const Message& message, Ticket ticket) {
+  in_flight_.fetch_add(1);
+  if (ticket.arrival == Time()) ticket.arrival = now();
+  RequestBounds bounds(ticket, [&] { return CheckWanted(ticket.stopping, ticket.deadline); });
+  bool apart = !ticket.apart && !draining() && HasImages(message);
+  absl::StatusOr<RequestPtr> request = nullptr;
+  if (!apart) request = Admit(message, bounds, ticket);
+  apart |= bounds.exceeded();
+  if (apart) {
+    StartApart(message, std::move(ticket));
+  } else if (!request.ok()) {
+    return Refuse(ticket, request.status());
+  } else {
+    Request& admitted = **request;
+    const absl::Status status = queue_.Push(*request);
+    if (!status.ok()) Finish(admitted, status);
+    return;
+  }
+  in_flight_.fetch_sub(1);
+}
+template void RequestHandler::Start(const v1::PredictRequest&, Ticket);
+template void RequestHandler::Start(const v1::GenerateRequest&, Ticket);
+
+template <typename Message>
+void RequestHandler::StartApart(const Message& message, Ticket ticket) {
+  ticket.apart = true;
+  ticket.model = nullptr;  // it may be unloaded meanwhile
+  const std::string principal = ticket.principal.name;
+  preparations_.Start(principal, [this, copy = std::make_unique<Message>(message),
+                                  ticket = std::make_unique<Ticket>(std::move(ticket))](const absl::Status& refused) {
+    const absl::Status status = refused.ok() ? CheckWanted(ticket->stopping, ticket->deadline) : refused;
+    if (status.ok()) return Start(*copy, std::move(*ticket));
+    CountUnadmitted(*copy, status);
+    ticket->reply(status);
+  });
+}
+
+template <typename Message>
+absl::StatusOr<RequestPtr> RequestHandler::Admit(const Message& message, WorkBounds& bounds, Ticket& ticket) {
+  Resolved resolved = repository_.Resolve(message.model(), message.version());
+  ticket.metrics = resolved.metrics;
+  if (absl::IsInvalidArgument(resolved.status)) return resolved.status;
+  RETURN_IF_ERROR(CheckRequestId(message.request_id()));
+  ticket.id = message.request_id();
+  ticket.model_name = message.model();
+  if (draining() && !ticket.apart) return ShuttingDown();
+  RETURN_IF_ERROR(resolved.status);
+  if (ticket.arrival >= ticket.deadline) return absl::DeadlineExceededError("the deadline has passed");
+  ticket.model = std::move(resolved.loaded);
+  ticket.priority = LevelOf(message.priority(), ticket.principal);
+  const LoadedModel& loaded = *ticket.model;
+  const double size = SizeOf(message, *loaded.model, options_.limits);
+  RETURN_IF_ERROR(CheckEarly(ticket, size));
+  CallTerms terms = {.deadline = ticket.deadline, .stopping = ticket.stopping};
+  if constexpr (std::is_same_v<Message, v1::GenerateRequest>) {
+    if (message.messages_size() > 0) terms.local_time = options_.local_time();
+  }
+  ASSIGN_OR_RETURN(Work work, Validate(message, *loaded.model, loaded.profiles, options_.limits, terms, bounds));
+  if (ticket.memory) RETURN_IF_ERROR(ticket.memory->Resize(work.held_bytes));
+  auto request = std::make_unique<Request>();
+  request->work = std::move(work);
+  request->forecast = MakeForecast(loaded, request->work);
+  request->ticket = std::move(ticket);
+  Connect(*request);
+  if constexpr (std::is_same_v<Message, v1::PredictRequest>) {
+    loaded.costs->ObserveRequest(request->forecast.demand);
+    shadows_.Prepare(message, *request);
+  }
+  loaded.costs->ObserveSize(size, LeastSeconds(*request));
+  loaded.metrics->CountValid(*request, Seconds(now() - request->ticket.arrival));
+  return request;
+}
+
+absl::Status RequestHandler::CheckEarly(const Ticket& ticket, double size) {
+  const double seconds = ticket.model->costs->LeastSeconds(size);
+  return seconds == 0.0 ? absl::OkStatus() : queue_.Check(ticket, seconds);
+}
+
+absl::Status RequestHandler::CheckWanted(const std::stop_token& stopping, Time deadline) const {
+  return cancelled_.load(std::memory_order_relaxed) ? ShuttingDown() : CancelledOrExpired(stopping, deadline, now());
+}
+
+void RequestHandler::Connect(Request& request) {
+  request.done = [this, &request](const absl::Status& status) { Finish(request, status); };
+  if (!request.work.generation) return;
+  request.outcome.generated.last = request.ticket.arrival;
+  request.ready = [&request] { return request.ticket.stream->ready(); };
+  request.token = [this, &request](const GeneratedToken& token, FinishReason finish) { Send(request, token, finish); };
+}
+
+void RequestHandler::Send(Request& request, const GeneratedToken& token, FinishReason finish) {
+  Outcome::Generated& generated = request.outcome.generated;
+  const RowEdges& row = token.edges;
+  const Time now = queue_.now();
+  request.ticket.model->metrics->CountToken(request, row, Seconds(now - generated.last));
+  generated.last = now;
+  ++generated.tokens;
+  generated.edges += row.edges;
+  generated.pairs += static_cast<double>(row.pairs);
+  generated.capped |= row.capped;
+  if (row.budget > 0) {
+    generated.utilization =
+        std::max(generated.utilization, static_cast<double>(row.max_sample_edges) / static_cast<double>(row.budget));
+  }
+  auto message = std::make_unique<v1::GenerateResponse>();
+  FillToken(request, token, finish, *message);
+  if (message->done()) {
+    FillTiming(request, Seconds(queue_.now() - request.ticket.arrival), *message->mutable_timing());
+  }
+  request.ticket.stream->Send(std::move(message));
+}
+
+void RequestHandler::Finish(Request& request, const absl::Status& status) {
+  const Ticket& ticket = request.ticket;
+  const bool answered = status.ok();
+  const Time computed = now();
+  if (answered && ticket.response) FillResponse(request, *ticket.response);
+  const Time end = now();
+  const double seconds = Seconds(end - ticket.arrival);
+  if (answered && ticket.response) FillTiming(request, seconds, *ticket.response->mutable_timing());
+  {
+    const MetricsEvent event = ticket.metrics->Event();
+    ticket.metrics->CountRequest(event, ticket.rpc, status, seconds);
+    if (request.outcome.queued != Time()) {
+      ticket.model->metrics->CountEnd(event, request, answered, Seconds(end - computed));
+    }
+    request.gauges = {};
+  }
+  if (answered && request.work.generation) {
+    ticket.model->costs->ObserveLength(request.outcome.generated.tokens,
+                                       request.work.generation->options.max_new_tokens);
+  }
+  ticket.reply(status);
+  answered ? LogAnswer(request, seconds) : LogRefusal(ticket, status, seconds);
+  if (answered && request.shadow) shadows_.Start(request);
+  in_flight_.fetch_sub(1);
+}
+
+void RequestHandler::Refuse(const Ticket& ticket, const absl::Status& status) {
+  const double seconds = Seconds(now() - ticket.arrival);
+  ticket.metrics->CountRequest(ticket.metrics->Event(), ticket.rpc, status, seconds);
+  ticket.reply(status);
+  LogRefusal(ticket, status, seconds);
+  in_flight_.fetch_sub(1);
+}
+
+void RequestHandler::LogRefusal(const Ticket& ticket, const absl::Status& status, double seconds) {
+  const std::string code = absl::StatusCodeToString(status.code());
+  uint64_t suppressed = 0;
+  {
+    const absl::MutexLock lock(&limiter_mutex_);
+    if (!limiter_.Allow(code, now(), suppressed)) return;
+  }
+  Log(LogLevel::kWarning, "request",
+      {{"request_id", ticket.id},
+       {"model", ticket.model_name},
+       {"code", code},
+       {"error", std::string(status.message())},
+       {"total_us", Microseconds(seconds)},
+       {"suppressed", suppressed}});
+}
+
+template <typename Message>
+void RequestHandler::CountUnadmitted(const Message& message, const absl::Status& status) {
+  const std::shared_ptr<ModelMetrics> metrics = repository_.Resolve(message.model(), message.version()).metrics;
+  const Rpc rpc = std::is_same_v<Message, v1::GenerateRequest> ? Rpc::kGenerate : Rpc::kPredict;
+  metrics->CountRequest(metrics->Event(), rpc, status, 0.0);
+}
+template void RequestHandler::CountUnadmitted(const v1::PredictRequest&, const absl::Status&);
+template void RequestHandler::CountUnadmitted(const v1::GenerateRequest&, const absl::Status&);
+
+void RequestHandler::CountUnread(Rpc rpc, const absl::Status& status) {
+  const std::shared_ptr<ModelMetrics>& metrics = repository_.unknown_metrics();
+  metrics->CountRequest(metrics->Event(), rpc, status, 0.0);
+}
+
+}  // namespace edgewise::server

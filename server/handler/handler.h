@@ -1,0 +1,98 @@
+// Carries a request around its computation: admits, checks and queues it, and at its end answers, counts and logs it.
+// Knows no RPC library; rpc/ puts gRPC around it.
+#ifndef EDGEWISE_SERVER_HANDLER_HANDLER_H_
+#define EDGEWISE_SERVER_HANDLER_HANDLER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "edgewise/v1/inference.pb.h"
+#include "server/base/options.h"
+#include "server/handler/preparation_threads.h"
+#include "server/handler/request_bounds.h"
+#include "server/handler/shadow.h"
+#include "server/models/repository.h"
+#include "server/observe/log.h"
+#include "server/request/request.h"
+#include "server/schedule/queue.h"
+
+namespace edgewise::server {
+
+// All methods may be called from any thread; none blocks.
+class RequestHandler {
+ public:
+  // All must outlive the handler and every request in flight.
+  RequestHandler(const ServerOptions& options, MemoryLedger& memory, Repository& repository, RequestQueue& queue)
+      : options_(options),
+        repository_(repository),
+        queue_(queue),
+        shadows_(options, memory, queue),
+        preparations_(options.queue.max_requests) {}
+
+  // Answers `message` (v1::PredictRequest or v1::GenerateRequest), which is not used after the return. `ticket`: as the
+  // RPC makes it; its `reply` may come before the return. Slow preparation (an image, or a text that turns out to be
+  // much work) runs on a thread of its own.
+  template <typename Message>
+  void Start(const Message& message, Ticket ticket);
+  // Counts a message that is refused before Start.
+  template <typename Message>
+  void CountUnadmitted(const Message& message, const absl::Status& status);
+  // Counts a message of kPredict or kGenerate that is refused before it can be read, under `_other`.
+  void CountUnread(Rpc rpc, const absl::Status& status);
+
+  // From now on every new request is UNAVAILABLE. Messages that wait to be prepared are not new.
+  void Drain() { draining_.store(true); }
+  // Those that are not prepared yet are UNAVAILABLE too.
+  void CancelPreparing() { cancelled_.store(true); }
+  bool draining() const { return draining_.load(); }
+  // For messages that are not short: the RPC parses and starts them there.
+  PreparationThreads& preparations() { return preparations_; }
+  // Requests between Start and the return of `reply`, and messages that are prepared apart.
+  int64_t in_flight() const { return in_flight_.load() + preparations_.count(); }
+  Time now() const { return queue_.now(); }
+  // CANCELLED, DEADLINE_EXCEEDED or UNAVAILABLE: nobody waits for the answer, or CancelPreparing was called.
+  absl::Status CheckWanted(const std::stop_token& stopping, Time deadline) const;
+  // Tells the engine that a client took tokens or cancelled, so that its generation can go on.
+  void Wake() { queue_.Wake(); }
+
+ private:
+  // Names the model of a ticket and its level, and gives the request that the message asks for, which is counted as
+  // valid. The metrics of an invalid one are those of the version asked for, of the latest if there is no such version,
+  // `_other` for an unknown model.
+  template <typename Message>
+  absl::StatusOr<RequestPtr> Admit(const Message& message, WorkBounds& bounds, Ticket& ticket);
+  // Starts the message again on a thread of `preparations_`; it is copied.
+  template <typename Message>
+  void StartApart(const Message& message, Ticket ticket);
+  // Cheap early refusal: refuses a message whose size alone shows that it cannot finish in time.
+  absl::Status CheckEarly(const Ticket& ticket, double size);
+  // Has the engine tell `request` of its tokens and its end.
+  void Connect(Request& request);
+  void Send(Request& request, const GeneratedToken& token, FinishReason finish);
+  // The last step of every request.
+  void Finish(Request& request, const absl::Status& status);
+  // The last step of a message that became no request.
+  void Refuse(const Ticket& ticket, const absl::Status& status);
+  void LogRefusal(const Ticket& ticket, const absl::Status& status, double seconds);
+
+  const ServerOptions& options_;
+  Repository& repository_;
+  RequestQueue& queue_;
+  Shadows shadows_;
+  std::atomic<bool> draining_ = false, cancelled_ = false;
+  std::atomic<int64_t> in_flight_ = 0;
+  absl::Mutex limiter_mutex_;
+  LogLimiter limiter_ ABSL_GUARDED_BY(limiter_mutex_);
+  PreparationThreads preparations_;  // last: its threads use the others until they are joined
+};
+
+// Whole microseconds, rounded down. Clocks tick in nanoseconds: half of one makes up for the rounding of the product.
+inline uint64_t Microseconds(double seconds) { return static_cast<uint64_t>(seconds * 1e6 + 0.0005); }
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_HANDLER_HANDLER_H_

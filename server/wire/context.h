@@ -1,0 +1,67 @@
+// The parts of the server that every RPC uses.
+#ifndef EDGEWISE_SERVER_WIRE_CONTEXT_H_
+#define EDGEWISE_SERVER_WIRE_CONTEXT_H_
+
+#include <grpcpp/server_context.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "server/base/memory.h"
+#include "server/base/options.h"
+#include "server/guard/auth.h"
+#include "server/guard/awaited.h"
+#include "server/guard/listener.h"
+#include "server/guard/open_rpcs.h"
+#include "server/guard/principal.h"
+#include "server/handler/handler.h"
+#include "server/models/repository.h"
+#include "server/observe/metrics.h"
+#include "server/wire/grpc_status.h"
+#include "server/wire/lone_client.h"
+#include "server/wire/raw_call.h"
+
+namespace edgewise::server {
+
+// That a call takes before its message comes: its objects here and in gRPC, its part of a connection.
+inline constexpr uint64_t kSilentCallBytes = 32 << 10;
+
+// All parts must outlive the context and every RPC.
+struct RpcContext {
+  const ServerOptions& options;
+  RequestHandler& handler;
+  const Repository& repository;
+  Metrics& metrics;
+  MemoryLedger& memory;
+  AwaitedCalls& awaited;
+  const std::atomic<uint64_t>& largest_message;  // in bytes; it changes with the models
+  const Gate& gate;
+  OpenRpcs open = {};
+  Listener* listener = nullptr;
+  LoneClient lone_client = {};
+
+  uint64_t message_limit() const { return largest_message.load(std::memory_order_relaxed); }
+
+  Principal PrincipalOfCall(const grpc::ServerContextBase& call) const {
+    return PrincipalOf(call, gate.tokens().get());
+  }
+
+  // A call that begins during a drain does not count: the drain does not wait for the calls that it refuses.
+  std::shared_ptr<void> HoldCall() { return handler.draining() ? nullptr : open.HoldCall(); }
+
+  // For how long a call that has just been read was in its socket.
+  Clock::duration Waited(const grpc::ServerContextBase& call) const {
+    return listener != nullptr && listener->behind() ? listener->Waited(call.peer()) : Clock::duration();
+  }
+
+  // Sends the status of a call, after all that was written.
+  void Finish(RawReactor& reactor, const grpc::ServerContextBase& call, const absl::Status& status) {
+    if (!handler.draining()) return reactor.Finish(ToGrpc(status));
+    open.FinishAfterWrites(call.peer(), [&reactor, status] { reactor.Finish(ToGrpc(status)); });
+  }
+};
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_WIRE_CONTEXT_H_

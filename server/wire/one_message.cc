@@ -1,0 +1,68 @@
+#include "server/wire/one_message.h"
+
+#include "server/base/status_details.h"
+#include "server/wire/grpc_status.h"
+#include "server/wire/message.h"
+
+namespace edgewise::server {
+
+void OneMessageReactor::Start() {
+  const Time now = context_.handler.now();
+  const Clock::duration waited = context_.Waited(*call_);
+  deadline_ = ToSteady(call_->raw_deadline(), now);
+  const bool ends = deadline_ != Time::max();
+  absl::Status status = CheckWait(waited, ends ? deadline_ - now : context_.options.queue.max_delay, ends);
+  if (!status.ok()) context_.listener->CountLate();
+  if (ends) deadline_ -= waited;
+  if (status.ok()) status = message_memory_.Resize(kSilentCallBytes);
+  if (status.ok()) status = context_.awaited.Add(*this, context_.options.message_timeout, account_.get());
+  if (!status.ok()) return Refuse(status);
+  StartRead(&message_);
+}
+
+void OneMessageReactor::OnReadDone(bool ok) {
+  if (!context_.awaited.Remove(*this)) return;
+  open_ = context_.HoldCall();
+  if (!ok) {
+    context_.awaited.CountAbandoned();
+    return Refuse(call_->IsCancelled() ? absl::CancelledError("the client cancelled the call")
+                                       : absl::InvalidArgumentError("the call ended before its message was whole"));
+  }
+  absl::Status status = CheckLength(message_, context_.message_limit());
+  const bool is_short = message_.Length() <= kShortMessage;
+  if (status.ok() && !is_short && context_.handler.draining()) status = ShuttingDown();
+  if (status.ok() && !is_short) status = message_memory_.Resize(message_.Length());
+  if (!status.ok()) return Refuse(status);
+  is_short ? ServeHere() : ServeApart();
+}
+
+void OneMessageReactor::ServeHere() {
+  Serve();
+  message_memory_.Shrink(0);
+}
+
+void OneMessageReactor::ServeApart() {
+  Hold();
+  arrival_ = context_.handler.now();
+  context_.handler.preparations().Start(principal_.name, [this](absl::Status status) {
+    if (status.ok()) status = context_.handler.CheckWanted(cancelled_.get_token(), deadline_);
+    status.ok() ? ServeHere() : Refuse(status);
+    Release();
+  });
+}
+
+bool OneMessageReactor::Take(google::protobuf::Message& message) {
+  absl::Status status = CheckRead();
+  if (status.ok()) status = Parse(message_, message, message_memory_);
+  if (!status.ok()) Refuse(status);
+  return status.ok();
+}
+
+void OneMessageReactor::Refuse(const absl::Status& status) {
+  if (rpc_ == Rpc::kPredict || rpc_ == Rpc::kGenerate) context_.handler.CountUnread(rpc_, status);
+  message_.Clear();
+  message_memory_.Shrink(0);
+  End(status);
+}
+
+}  // namespace edgewise::server

@@ -1,0 +1,166 @@
+#include "server/wire/raw_call.h"
+
+#include <grpcpp/impl/rpc_service_method.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/cores.h"
+
+// Defined in gRPC's core, but in no public header: the flags of the message that was read last.
+uint32_t grpc_call_test_only_get_message_flags(grpc_call* call);
+
+namespace edgewise::server {
+namespace {
+
+// Two of these flags: the message came compressed, and was not or was decompressed. With an encoding that is not served
+// "decompressed" means copied.
+constexpr uint32_t kCompressed = 0x80000000u | 0x40000000u;
+
+constexpr int kCoresOfThread = 4, kMostThreads = 4;
+// Calls of one method, on one queue, that are requested and have not come yet. Further ones wait until one of these has
+// begun.
+constexpr int kWaitingCalls = 64;
+// Added to the niceness of the threads. On a core that they share with the engine, a flood of calls leaves it two
+// thirds. (With 5, which leaves it three quarters, calls that came in a flood are not caught up with after it.)
+constexpr int kNicer = 3;
+
+// Messages that come while the engine computes on this thread's core wait for the end of its slice, and are then read
+// together. Otherwise each interrupts the engine, and both refill the core's caches. An idle core reads at once.
+void GiveWay() {
+  const sched_param batch{};
+  pthread_setschedparam(pthread_self(), SCHED_BATCH, &batch);
+  const auto thread = static_cast<id_t>(gettid());
+  setpriority(PRIO_PROCESS, thread, getpriority(PRIO_PROCESS, thread) + kNicer);
+}
+
+class Unimplemented final : public RawReactor {
+ public:
+  explicit Unimplemented(RawCall& call) : RawReactor(call) {
+    Finish({grpc::StatusCode::UNIMPLEMENTED, "the server has no such method"});
+  }
+
+ private:
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
+RawReactor::RawReactor(RawCall& call) : call_(&call.context()), raw_(call) {}
+
+void RawReactor::StartRead(grpc::ByteBuffer* message) {
+  raw_.running_.fetch_add(1);
+  raw_.stream_.Read(message, &raw_.read_);
+}
+
+absl::Status RawReactor::CheckRead() const {
+  if ((grpc_call_test_only_get_message_flags(call_->c_call()) & kCompressed) == 0) return absl::OkStatus();
+  return absl::InternalError(
+      "the message is flagged as compressed, but the call has no grpc-encoding; send it as it is");
+}
+
+void RawReactor::StartWrite(const grpc::ByteBuffer* message) {
+  raw_.running_.fetch_add(1);
+  raw_.stream_.Write(*message, &raw_.written_);
+}
+
+void RawReactor::StartWriteAndFinish(const grpc::ByteBuffer* message, const grpc::Status& status) {
+  raw_.stream_.WriteAndFinish(*message, grpc::WriteOptions(), status, &raw_.finished_);
+}
+
+void RawReactor::Finish(const grpc::Status& status) { raw_.stream_.Finish(status, &raw_.finished_); }
+
+void RawReactor::Hold() { raw_.running_.fetch_add(1); }
+
+void RawReactor::Release() { raw_.Complete(); }
+
+void RawService::Add(const char* path, std::function<RawReactor*(RawCall& call)> make) {
+  AddMethod(new grpc::internal::RpcServiceMethod(path, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
+  const auto request = [this, index = static_cast<int>(methods_.size())](RawCall& call) {
+    RequestAsyncBidiStreaming(index, &call.context_, &call.stream_, &call.queue_, &call.queue_, &call.begun_);
+  };
+  methods_.push_back(std::make_unique<RawMethod>(RawMethod{request, std::move(make)}));
+}
+
+RawCall::RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue, const Gate& gate)
+    : method_(method), queue_(queue), gate_(gate) {
+  context_.AsyncNotifyWhenDone(&ended_);
+  method.request(*this);
+}
+
+void RawCall::OnBegun(bool ok) {
+  if (!ok) {  // the server shuts down
+    delete this;
+    return;
+  }
+  gate_.CountBegun();
+  new RawCall(method_, queue_, gate_);
+  reactor_ = method_.make(*this);
+}
+
+void RawCall::OnRead(bool ok) {
+  reactor_->OnReadDone(ok);
+  Complete();
+}
+
+void RawCall::OnWritten(bool ok) {
+  reactor_->OnWriteDone(ok);
+  Complete();
+}
+
+void RawCall::OnFinished(bool /*ok*/) { Complete(); }
+
+void RawCall::OnEnded(bool /*ok*/) {
+  if (context_.IsCancelled()) reactor_->OnCancel();
+  Complete();
+}
+
+void RawCall::Complete() {
+  if (running_.fetch_sub(1) > 1) return;
+  reactor_->OnDone();
+  delete this;
+}
+
+CallThreads::CallThreads(grpc::ServerBuilder& builder, const Gate& gate) : gate_(gate) {
+  unimplemented_.request = [this](RawCall& call) {
+    others_.RequestCall(&call.context_, &call.stream_, &call.queue_, &call.queue_, &call.begun_);
+  };
+  unimplemented_.make = [](RawCall& call) { return new Unimplemented(call); };
+  builder.RegisterAsyncGenericService(&others_);
+  const int threads = std::clamp(UsableCores() / kCoresOfThread, 1, kMostThreads);
+  for (int thread = 0; thread < threads; ++thread) queues_.push_back(builder.AddCompletionQueue());
+}
+
+void CallThreads::Start(const std::vector<const RawService*>& services) {
+  for (const auto& queue : queues_) {
+    const auto accept = [&](const RawMethod& method) {
+      for (int waiting = 0; waiting < kWaitingCalls; ++waiting) new RawCall(method, *queue, gate_);
+    };
+    accept(unimplemented_);
+    for (const RawService* service : services) {
+      for (const auto& method : service->methods()) accept(*method);
+    }
+    threads_.emplace_back([&queue = *queue] {
+      pthread_setname_np(pthread_self(), "calls");
+      GiveWay();
+      void* event = nullptr;
+      for (bool ok = false; queue.Next(&event, &ok);) {
+        auto& done = *static_cast<RawCall::Event*>(event);
+        (done.call->*done.complete)(ok);
+      }
+    });
+  }
+}
+
+void CallThreads::Stop() {
+  for (const auto& queue : queues_) queue->Shutdown();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+  queues_.clear();
+}
+
+}  // namespace edgewise::server

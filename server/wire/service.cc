@@ -1,0 +1,143 @@
+#include "server/wire/service.h"
+
+#include <memory>
+#include <utility>
+
+#include "edgewise/v1/inference.pb.h"
+#include "server/handler/respond.h"
+#include "server/wire/generate_stream.h"
+#include "server/wire/grpc_status.h"
+#include "server/wire/message.h"
+#include "server/wire/one_message.h"
+#include "server/wire/stream.h"
+
+namespace edgewise::server {
+namespace {
+
+// A call with one answer.
+class UnaryReactor : public OneMessageReactor {
+ public:
+  using OneMessageReactor::OneMessageReactor;
+
+ protected:
+  // Sends the answer; its memory is held until it is sent.
+  void Answer(const google::protobuf::Message& message) {
+    answer_ = Serialize(message);
+    const absl::Status status = memory_.Resize(answer_.Length());
+    if (!status.ok()) return End(status);
+    context_.metrics.CountRpc(rpc_, absl::StatusCode::kOk);
+    if (context_.handler.draining()) return StartWrite(&answer_);
+    StartWriteAndFinish(&answer_, grpc::Status::OK);
+  }
+  void OnWriteDone(bool) override { context_.Finish(*this, *call_, absl::OkStatus()); }
+
+  void End(const absl::Status& status) override {
+    memory_.Shrink(0);
+    context_.metrics.CountRpc(rpc_, status.code());
+    Finish(ToGrpc(status));
+  }
+
+ private:
+  grpc::ByteBuffer answer_;
+};
+
+class PredictReactor final : public UnaryReactor {
+ public:
+  using UnaryReactor::UnaryReactor;
+
+ private:
+  void Serve() override {
+    ParsedMessage<v1::PredictRequest> message;
+    if (!Take(*message)) return;
+    const bool alone = !apart() && context_.lone_client.Observe(call_->peer(), context_.handler.now()) &&
+                       context_.handler.in_flight() == 0 && context_.awaited.of_requests() == 0;
+    Ticket ticket = {.deadline = deadline(),
+                     .stopping = cancelled_.get_token(),
+                     .principal = principal_,
+                     .reply = [this](const absl::Status& status) { Reply(status); },
+                     .response = response_.get(),
+                     .memory = &memory_,
+                     .apart = apart(),
+                     .alone = alone,
+                     .arrival = arrival()};
+    context_.handler.Start(*message, std::move(ticket));  // the answer may come before the return
+  }
+
+  void Reply(const absl::Status& status) {
+    const std::unique_ptr<v1::PredictResponse> response = std::move(response_);
+    status.ok() ? Answer(*response) : End(status);
+  }
+
+  std::unique_ptr<v1::PredictResponse> response_ = std::make_unique<v1::PredictResponse>();
+};
+
+void FillInfo(const RpcContext& context, const ModelStatus& status, bool vocabulary, v1::ModelInfo& info) {
+  FillModelInfo(status, vocabulary, info);
+  info.set_max_message_bytes(context.message_limit());
+}
+
+class ListModelsReactor final : public UnaryReactor {
+ public:
+  using UnaryReactor::UnaryReactor;
+
+ private:
+  void Serve() override {
+    ParsedMessage<v1::ListModelsRequest> message;
+    if (!Take(*message)) return;
+    v1::ListModelsResponse response;
+    for (const ModelStatus& status : context_.repository.List()) {
+      FillInfo(context_, status, false, *response.add_models());
+    }
+    Answer(response);
+  }
+};
+
+class GetModelReactor final : public UnaryReactor {
+ public:
+  using UnaryReactor::UnaryReactor;
+
+ private:
+  void Serve() override {
+    ParsedMessage<v1::GetModelRequest> message;
+    if (!Take(*message)) return;
+    const v1::GetModelRequest& request = *message;
+    // In any state: the version asked for, else the highest that serves, else the highest.
+    const std::vector<ModelStatus> list = context_.repository.List();
+    const ModelStatus* found = nullptr;
+    for (const ModelStatus& candidate : list) {
+      if (candidate.name != request.model()) continue;
+      if (request.version() != 0 && candidate.version != request.version()) continue;
+      if (!found || candidate.loaded || !found->loaded) found = &candidate;
+    }
+    if (!found) {
+      const absl::Status status = context_.repository.Resolve(request.model(), request.version()).status;
+      return End(status.ok() ? absl::UnavailableError("the repository is changing") : status);
+    }
+    v1::GetModelResponse response;
+    FillInfo(context_, *found, true, *response.mutable_model());
+    Answer(response);
+  }
+};
+
+template <typename Reactor>
+RawReactor* Started(Reactor* reactor) {
+  reactor->Start();
+  return reactor;
+}
+
+}  // namespace
+
+InferenceServiceImpl::InferenceServiceImpl(RpcContext& context) {
+  Add("/edgewise.v1.InferenceService/Predict",
+      [&context](RawCall& call) { return Started(new PredictReactor(context, call, Rpc::kPredict)); });
+  Add("/edgewise.v1.InferenceService/PredictStream",
+      [&context](RawCall& call) { return new StreamReactor(context, call); });
+  Add("/edgewise.v1.InferenceService/Generate",
+      [&context](RawCall& call) { return Started(new GenerateReactor(context, call)); });
+  Add("/edgewise.v1.InferenceService/ListModels",
+      [&context](RawCall& call) { return Started(new ListModelsReactor(context, call, Rpc::kListModels)); });
+  Add("/edgewise.v1.InferenceService/GetModel",
+      [&context](RawCall& call) { return Started(new GetModelReactor(context, call, Rpc::kGetModel)); });
+}
+
+}  // namespace edgewise::server
