@@ -44,16 +44,16 @@ LABEL org.opencontainers.image.title="edgewise" \
       org.opencontainers.image.revision="$REVISION"
 ENV PATH=/usr/local/bin
 USER 65532:65532
-# gRPC; /metrics and /healthz.
-EXPOSE 8001 8002
+# HTTP; gRPC; /metrics and /healthz.
+EXPOSE 8000 8001 8002
 # SIGTERM drains: requests in flight are answered, for at most 25 s (--drain_timeout), then the exit code is 0. Behind a
 # proxy that finds out by probes, --drain_delay keeps the port open before.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 CMD ["edgewise", "health", "--timeout=3s"]
 # A container has its own loopback, so the server must listen on all its addresses; which of them can be reached from
 # outside is decided by what is published. Every flag can be given so (docker run -e), or after the image's name.
-ENV EDGEWISE_MODEL_REPOSITORY=/models EDGEWISE_LISTEN=0.0.0.0:8001 EDGEWISE_METRICS_LISTEN=0.0.0.0:8002 \
-    EDGEWISE_INSECURE_BIND=true
+ENV EDGEWISE_MODEL_REPOSITORY=/models EDGEWISE_LISTEN=0.0.0.0:8001 EDGEWISE_HTTP_LISTEN=0.0.0.0:8000 \
+    EDGEWISE_METRICS_LISTEN=0.0.0.0:8002 EDGEWISE_INSECURE_BIND=true
 ENTRYPOINT ["edgewise-server"]
 
 # GPUs and the driver's libraries are the host's. The NVIDIA Container Toolkit reads these variables and brings them in.

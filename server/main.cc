@@ -84,6 +84,12 @@ struct Settings {
     flags.Add("listen", "HOST:PORT", "gRPC address; port 0 takes any", &options.listen);
     flags.Add("metrics_listen", "HOST:PORT", "HTTP address of /metrics and /healthz; empty: none",
               &options.metrics_listen);
+    flags.Add("http_listen", "HOST:PORT", "HTTP address of the JSON APIs, such as OpenAI's; empty: none",
+              &options.http_listen);
+    flags.AddList("http_hosts", "NAME", "host name that clients reach --http_listen by; may be given more than once",
+                  &options.http_hosts);
+    flags.AddList("http_origins", "ORIGIN", "origin of other pages that may call --http_listen; likewise",
+                  &options.http_origins);
     flags.Add("max_connections", "N", "most connections", &options.max_connections, {1});
     flags.Add("max_connections_per_peer", "N", "most connections of one IP address", &options.max_connections_per_peer,
               {1});

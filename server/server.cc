@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/status_macros.h"
 #include "server/base/address.h"
 #include "server/base/memory.h"
 #include "server/guard/auth.h"
@@ -27,13 +28,17 @@
 #include "server/guard/watchdog.h"
 #include "server/handler/handler.h"
 #include "server/handler/message_limit.h"
+#include "server/http/native.h"
+#include "server/http/openai.h"
+#include "server/http/port.h"
+#include "server/http/state.h"
 #include "server/models/loader.h"
 #include "server/models/repository.h"
-#include "server/observe/http.h"
 #include "server/observe/log.h"
 #include "server/observe/metrics.h"
 #include "server/schedule/engine.h"
 #include "server/schedule/queue.h"
+#include "server/wire/call_thread.h"
 #include "server/wire/health.h"
 #include "server/wire/reflection.h"
 #include "server/wire/service.h"
@@ -71,12 +76,33 @@ void Configure(uint64_t memory, grpc::ServerBuilder& builder) {
   for (const auto& [name, value] : arguments) builder.AddChannelArgument(name, value);
 }
 
-// The process needs descriptors for other things too.
+// The limits of each port of calls. The process needs descriptors for other things too.
 ConnectionLimits LimitsOf(const ServerOptions& options) {
   rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);
-  const auto room = static_cast<uint32_t>(std::clamp<rlim_t>(files.rlim_cur, kOtherFiles + 1, 1 << 20)) - kOtherFiles;
-  return {std::min(options.max_connections, room), options.max_connections_per_peer};
+  const uint32_t ports = options.http_listen.empty() ? 1 : 2;
+  const auto room =
+      static_cast<uint32_t>(std::clamp<rlim_t>(files.rlim_cur, kOtherFiles + ports, 1 << 20)) - kOtherFiles;
+  return {std::min(options.max_connections, room / ports), options.max_connections_per_peer};
+}
+
+HttpPortOptions MetricsPort(const ServerOptions& options) {
+  HttpPortOptions port{.flag = "--metrics_listen", .address = options.metrics_listen};
+  port.idle_timeout = port.head_timeout = port.write_timeout = std::chrono::seconds(2);
+  return port;
+}
+
+HttpPortOptions HttpFront(const ServerOptions& options) {
+  const ConnectionLimits limits = LimitsOf(options);
+  return {.flag = "--http_listen",
+          .address = options.http_listen,
+          .max_connections = limits.in_all,
+          .max_connections_per_peer = limits.per_peer,
+          .threads = CallThreadCount(),
+          .write_timeout = options.unread_timeout,
+          .for_browsers = true,
+          .hosts = options.http_hosts,
+          .origins = options.http_origins};
 }
 
 const char* StateName(ModelState state) {
@@ -119,7 +145,8 @@ struct Server::Parts {
   const std::shared_ptr<Gate> gate = std::make_shared<Gate>();
   AwaitedCalls awaited{options.clock};
   Watchdog watchdog{options, awaited, memory, backend, *gate, metrics};
-  RpcContext rpcs{options, handler, repository, metrics, memory, awaited, largest_message, *gate};
+  CallParts calls{options, handler, repository, metrics, memory, awaited, largest_message, *gate};
+  RpcContext rpcs{calls};
   InferenceServiceImpl service;
   HealthService health{rpcs};
   ReflectionService reflection{rpcs};
@@ -128,7 +155,8 @@ struct Server::Parts {
   std::unique_ptr<grpc::Server> grpc;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<Loader> loader;
-  std::unique_ptr<HttpServer> http;
+  Routes metrics_routes, http_routes;
+  std::unique_ptr<HttpPort> metrics_port, http_port;
   std::atomic<bool> settled = false;  // every version was tried once
   std::atomic<bool> started = false;  // and what the server waits for to be ready came (ServerOptions::ready)
   std::atomic<bool> any = false;      // a model serves
@@ -177,6 +205,36 @@ struct Server::Parts {
     if (options.on_device_lost) options.on_device_lost();
   }
 
+  std::string MetricsPage() {
+    metrics.SetTransport(memory.used(), memory.limit(), listener->connections(), handler.preparations().count(),
+                         Seconds(listener->LongestWait()));
+    metrics.SetCache(queue.cache_bytes(), options.limits.max_cache_bytes);
+    metrics.SetWorkingMemory(backend->WorkingBytes());
+    metrics.SetDeviceMemory(backend->Memory().value_or(DeviceMemory()), queue.cache_bytes());
+    for (const ModelStatus& model : repository.List()) {
+      if (model.loaded) metrics.ForModel(model.name, model.version)->SetCapacity(model.loaded->costs->Capacity());
+    }
+    return metrics.Render();
+  }
+
+  // Opens both ports of HTTP; that of calls waits for the engine.
+  absl::Status OpenHttp(const std::shared_ptr<Certificates>& certificates) {
+    const StateOfServer state{[this] { return MetricsPage(); }, [this](std::string* json) { return Healthz(json); }};
+    AddStateRoutes(metrics_routes, state);
+    if (!options.metrics_listen.empty()) {
+      ASSIGN_OR_RETURN(metrics_port, HttpPort::Open(MetricsPort(options), metrics_routes));
+      metrics_port->Start();
+    }
+    if (options.http_listen.empty()) return absl::OkStatus();
+    AddStateRoutes(http_routes, state);
+    AddOpenAiRoutes(http_routes, calls);
+    AddNativeRoutes(http_routes, calls);
+    metrics.ExpectHttp("_other");
+    for (const Route& route : http_routes.all()) metrics.ExpectHttp(route.path);
+    ASSIGN_OR_RETURN(http_port, HttpPort::Open(HttpFront(options), http_routes, &calls, certificates));
+    return absl::OkStatus();
+  }
+
   bool Healthz(std::string* json) {
     const char* status = device_lost ? "device lost"
                          : leaving   ? "draining"
@@ -201,6 +259,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (!options.metrics_listen.empty()) {
     addresses.Update(ParseHostPort("--metrics_listen", options.metrics_listen).status());
   }
+  if (!options.http_listen.empty()) addresses.Update(ParseHostPort("--http_listen", options.http_listen).status());
   if (!addresses.ok()) return addresses;
   const absl::Status sources = CheckSources({options.model_repository, options.models});
   if (!sources.ok()) return sources;
@@ -230,24 +289,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   const absl::StatusOr<size_t> versions = parts->loader->Scan();
   if (!versions.ok()) return versions.status();
 
-  if (!options.metrics_listen.empty()) {
-    const auto render = [raw] {
-      raw->metrics.SetTransport(raw->memory.used(), raw->memory.limit(), raw->listener->connections(),
-                                raw->handler.preparations().count(), Seconds(raw->listener->LongestWait()));
-      raw->metrics.SetCache(raw->queue.cache_bytes(), raw->options.limits.max_cache_bytes);
-      raw->metrics.SetWorkingMemory(raw->backend->WorkingBytes());
-      raw->metrics.SetDeviceMemory(raw->backend->Memory().value_or(DeviceMemory()), raw->queue.cache_bytes());
-      for (const ModelStatus& model : raw->repository.List()) {
-        if (model.loaded)
-          raw->metrics.ForModel(model.name, model.version)->SetCapacity(model.loaded->costs->Capacity());
-      }
-      return raw->metrics.Render();
-    };
-    HttpHandlers handlers{render, [raw](std::string* json) { return raw->Healthz(json); }};
-    absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(options.metrics_listen, std::move(handlers));
-    if (!http.ok()) return http.status();
-    parts->http = *std::move(http);
-  }
+  if (absl::Status status = raw->OpenHttp(credentials->certificates); !status.ok()) return status;
   grpc::ServerBuilder builder;
   Configure(parts->memory.limit(), builder);
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
@@ -270,11 +312,13 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   Log(LogLevel::kInfo, "serving",
       {{"port", raw->listener->port()},
        {"metrics_port", server->metrics_port()},
+       {"http_port", server->http_port()},
        {"device", raw->backend->device()},
        {"gpu", gpu},
        {"versions", static_cast<uint64_t>(*versions)}});
   raw->UpdateHealth();
   raw->call_threads->Start(services);
+  if (raw->http_port) raw->http_port->Start();
   raw->watchdog.Start(*raw->listener, credentials->certificates);
   raw->listener->Start(std::move(acceptor));
   raw->loader->Start();
@@ -286,7 +330,8 @@ Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Server::~Server() { Drain(std::chrono::milliseconds(0)); }
 
 int Server::port() const { return parts_->listener->port(); }
-int Server::metrics_port() const { return parts_->http ? parts_->http->port() : 0; }
+int Server::metrics_port() const { return parts_->metrics_port ? parts_->metrics_port->port() : 0; }
+int Server::http_port() const { return parts_->http_port ? parts_->http_port->port() : 0; }
 
 absl::Status Server::Reload() {
   if (parts_->options.repository_mode == RepositoryMode::kNone) {
@@ -315,7 +360,10 @@ void Server::AnnounceDrain() {
   parts_->health.StopServing();
 }
 
-void Server::StopListening() { parts_->listener->Stop(); }
+void Server::StopListening() {
+  parts_->listener->Stop();
+  if (parts_->http_port) parts_->http_port->StopListening();
+}
 
 void Server::Drain(std::chrono::milliseconds timeout) {
   if (std::exchange(parts_->drained, true)) return;
@@ -326,7 +374,8 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   parts_->health.Shutdown();
   parts_->repository.SetDraining();
   parts_->handler.Drain();
-  parts_->listener->Stop();
+  StopListening();
+  if (parts_->http_port) parts_->http_port->Drain();
   parts_->gate->Close();
   OpenRpcs& open = parts_->rpcs.open;
   const auto finish_written = [&] {
@@ -343,7 +392,8 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   parts_->awaited.Close();
   open.DrainStreams();
   auto busy = [&] { return parts_->handler.in_flight() > 0 || open.streams() > 0; };
-  auto sending = [&] { return open.calls() > 0; };
+  auto answering = [&] { return parts_->http_port ? parts_->http_port->open_exchanges() : 0; };
+  auto sending = [&] { return open.calls() > 0 || answering() > 0; };
   while ((busy() || sending()) && now() < end) {
     finish_written();
     std::this_thread::sleep_for(kPoll);
@@ -354,9 +404,9 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   parts_->queue.CancelAll();
   const Time stopped = now() + kStopWork;
   while (busy() && now() < stopped) std::this_thread::sleep_for(kPoll);
-  const int64_t unsent = open.calls();
+  const int64_t unsent = open.calls() + answering();
   const auto flushed = Clock::now() + kFlushAnswers;
-  while (!left && Clock::now() < flushed) std::this_thread::sleep_for(kPoll);
+  while ((!left || answering() > 0) && Clock::now() < flushed) std::this_thread::sleep_for(kPoll);
   grpc_server_cancel_all_calls(parts_->grpc->c_server());
   leave.join();
   parts_->handler.preparations().Stop();
@@ -366,7 +416,8 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   parts_->loader->Stop();
   parts_->queue.Close();
   parts_->engine->Join();
-  parts_->http.reset();
+  parts_->http_port.reset();
+  parts_->metrics_port.reset();
   Log(LogLevel::kInfo, "stopped", {{"cancelled", cancelled}, {"unsent", unsent}});
 }
 

@@ -21,7 +21,8 @@ class Server {
   ~Server();
 
   int port() const;          // of gRPC
-  int metrics_port() const;  // of HTTP; 0: none
+  int metrics_port() const;  // 0: none
+  int http_port() const;     // of the HTTP front; 0: none
 
   // Scans the repository again; loads happen afterwards. NOT_FOUND: it cannot be read. FAILED_PRECONDITION:
   // RepositoryMode::kNone.

@@ -65,7 +65,12 @@ struct ServerOptions {
   std::chrono::milliseconds repository_poll{10000};  // between two looks of kPoll
   ReadyWhen ready = ReadyWhen::kAny;
   std::string listen = "127.0.0.1:8001";
-  std::string metrics_listen = "127.0.0.1:8002";  // empty: no HTTP port
+  std::string metrics_listen = "127.0.0.1:8002";  // empty: no port of metrics
+  std::string http_listen;                        // of the HTTP front (docs/http.md); empty: none
+  // Names that clients may reach the HTTP front by, beside addresses and localhost; "*.example.com": all below it; "*":
+  // any. Others may be those of a page in somebody's browser.
+  std::vector<std::string> http_hosts;
+  std::vector<std::string> http_origins;  // of other pages that may call it, such as "https://app.example.com"
   BackendOptions backend;
   RequestLimits limits;
   QueueLimits queue;

@@ -32,6 +32,13 @@ void SetRetryDelay(absl::Status& status, double seconds) {
   status.SetPayload(kRetryInfoUrl, absl::Cord(retry.SerializeAsString()));
 }
 
+std::optional<double> RetryDelayOf(const absl::Status& status) {
+  const absl::optional<absl::Cord> payload = status.GetPayload(kRetryInfoUrl);
+  rpc::RetryInfo retry;
+  if (!payload || !retry.ParseFromString(std::string(*payload))) return std::nullopt;
+  return static_cast<double>(retry.retry_delay().seconds()) + retry.retry_delay().nanos() * 1e-9;
+}
+
 absl::Status WithRejection(absl::Status status, Rejection reason) {
   status.SetPayload(kRejectionUrl, absl::Cord(std::string(1, static_cast<char>(reason))));
   return status;

@@ -15,6 +15,8 @@ inline constexpr char kBadRequestUrl[] = "type.googleapis.com/google.rpc.BadRequ
 
 // Adds google.rpc.RetryInfo: try again after this long. No effect on OK.
 void SetRetryDelay(absl::Status& status, double seconds);
+// That delay; none where the status has none.
+std::optional<double> RetryDelayOf(const absl::Status& status);
 
 // Why a request got no answer, as edgewise_rejections_total counts it.
 enum class Rejection { kQueueFull, kDeadline, kCancelled, kDraining, kInvalid, kBudget, kOutOfMemory, kNotReady };

@@ -11,12 +11,12 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "server/base/address.h"
+#include "server/base/status_details.h"
 #include "server/guard/secret_file.h"
 
 namespace edgewise::server {
@@ -36,33 +36,6 @@ absl::string_view ViewOf(const grpc_slice& slice) {
   return {reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice)};
 }
 
-struct Verdict {
-  grpc_status_code code = GRPC_STATUS_OK;
-  const char* message = nullptr;
-};
-
-// The fate of a call with these headers.
-Verdict Judge(const Gate& gate, absl::Span<const grpc_metadata> headers) {
-  const grpc_metadata* authorization = nullptr;
-  bool twice = false;
-  for (const grpc_metadata& header : headers) {
-    if (grpc_slice_str_cmp(header.key, "authorization") != 0) continue;
-    twice = authorization != nullptr;
-    authorization = &header;
-  }
-  gate.CountCall();
-  if (gate.closed()) return {GRPC_STATUS_UNAVAILABLE, "the server is shutting down"};
-  const std::shared_ptr<const TokenSet> tokens = gate.tokens();
-  if (!tokens) return {};
-  const auto unauthenticated = [](const char* message) { return Verdict{GRPC_STATUS_UNAUTHENTICATED, message}; };
-  if (authorization == nullptr) return unauthenticated("authorization is missing; send \"Bearer <token>\"");
-  if (twice) return unauthenticated("authorization is given more than once");
-  if (!tokens->Find(std::string(ViewOf(authorization->value)))) {
-    return unauthenticated("authorization does not hold a known token");
-  }
-  return {};  // the header stays with the call, for PrincipalOf
-}
-
 // Credentials of gRPC's core with the gate.
 class GatedCredentials final : public grpc::ServerCredentials {
  public:
@@ -75,8 +48,16 @@ class GatedCredentials final : public grpc::ServerCredentials {
                                               : grpc_insecure_server_credentials_create()) {
     const auto process = [](void* state, grpc_auth_context*, const grpc_metadata* metadata, size_t count,
                             grpc_process_auth_metadata_done_cb done, void* call) {
-      const Verdict verdict = Judge(*static_cast<const Gate*>(state), {metadata, count});
-      done(call, nullptr, 0, nullptr, 0, verdict.code, verdict.message);
+      const Gate& gate = *static_cast<const Gate*>(state);
+      gate.CountCall();
+      std::vector<absl::string_view> authorization;
+      for (const grpc_metadata& header : absl::MakeConstSpan(metadata, count)) {
+        if (grpc_slice_str_cmp(header.key, "authorization") == 0) authorization.push_back(ViewOf(header.value));
+      }
+      const absl::Status status =
+          gate.Admit(authorization).status();  // the header stays with the call, for PrincipalOf
+      done(call, nullptr, 0, nullptr, 0, static_cast<grpc_status_code>(status.code()),
+           status.ok() ? nullptr : std::string(status.message()).c_str());
     };
     grpc_server_credentials_set_auth_metadata_processor(credentials_,
                                                         {process, [](void*) {}, const_cast<Gate*>(gate_.get())});
@@ -156,30 +137,44 @@ absl::Status Gate::ReadTokens(const std::string& file) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::optional<Principal>> Gate::Admit(absl::Span<const absl::string_view> authorization) const {
+  if (closed()) return ShuttingDown();
+  const std::shared_ptr<const TokenSet> known = tokens();
+  if (!known) return std::nullopt;
+  if (authorization.empty()) return absl::UnauthenticatedError("authorization is missing; send \"Bearer <token>\"");
+  if (authorization.size() > 1) return absl::UnauthenticatedError("authorization is given more than once");
+  const Principal* principal = known->Find(std::string(authorization[0]));
+  if (principal == nullptr) return absl::UnauthenticatedError("authorization does not hold a known token");
+  return *principal;
+}
+
 std::shared_ptr<const TokenSet> Gate::tokens() const {
   const absl::MutexLock lock(&mutex_);
   return tokens_;
 }
 
+absl::Status CheckAddress(const std::string& flag, const std::string& address, const SecurityOptions& security) {
+  if (!security.tls_certificate.empty() || IsLoopback(address)) return absl::OkStatus();
+  if (!security.insecure_bind) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag, "=", address, " is not a loopback address: give --tls_certificate and --tls_key, or --insecure_bind"));
+  }
+  if (security.auth_token_file.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--auth_token_file with ", flag, "=", address,
+                                                 " needs --tls_certificate: a token sent in the clear is no secret"));
+}
+
 absl::StatusOr<Credentials> MakeCredentials(const ServerOptions& options, std::shared_ptr<Gate> gate) {
   const SecurityOptions& security = options.security;
   const bool tls = !security.tls_certificate.empty();
-  const bool loopback = IsLoopback(options.listen);
   if (tls != !security.tls_key.empty()) {
     return absl::InvalidArgumentError("--tls_certificate and --tls_key belong together: give both or none");
   }
   if (!tls && !security.tls_client_ca.empty()) {
     return absl::InvalidArgumentError("--tls_client_ca needs --tls_certificate and --tls_key");
   }
-  if (!tls && !loopback && !security.insecure_bind) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--listen=", options.listen,
-                     " is not a loopback address: give --tls_certificate and --tls_key, or --insecure_bind"));
-  }
-  if (!tls && !loopback && !security.auth_token_file.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("--auth_token_file with --listen=", options.listen,
-                                                   " needs --tls_certificate: a token sent in the clear is no secret"));
-  }
+  RETURN_IF_ERROR(CheckAddress("--listen", options.listen, security));
+  if (!options.http_listen.empty()) RETURN_IF_ERROR(CheckAddress("--http_listen", options.http_listen, security));
   Credentials made;
   if (tls) {
     ASSIGN_OR_RETURN(made.certificates, Certificates::Read(security));

@@ -9,13 +9,16 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "server/base/options.h"
 #include "server/guard/certificates.h"
 #include "server/request/request.h"
@@ -49,6 +52,9 @@ class Gate {
  public:
   // Calls need one of the tokens from now on. Errors: TokenSet::Read, and what was before stays.
   absl::Status ReadTokens(const std::string& file);
+  // The principal of a call with these values of the header `authorization`; none where no token is needed.
+  // UNAVAILABLE: the gate is closed. UNAUTHENTICATED: they hold no token, or none that is known.
+  absl::StatusOr<std::optional<Principal>> Admit(absl::Span<const absl::string_view> authorization) const;
   // Turns every call away from now on.
   void Close() { closed_.store(true); }
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
@@ -74,8 +80,11 @@ struct Credentials {
   std::shared_ptr<Certificates> certificates;  // that new connections of `grpc` get; null: plain text
 };
 
-// Credentials for options.listen. They read the tokens into the gate and keep it. INVALID_ARGUMENT: the options
-// contradict each other, or Certificates::Read; NOT_FOUND: a file cannot be read.
+// INVALID_ARGUMENT: a port at this address would be open, or read tokens in the clear, without a word of the operator.
+absl::Status CheckAddress(const std::string& flag, const std::string& address, const SecurityOptions& security);
+
+// Credentials for options.listen; checks options.http_listen too. They read the tokens into the gate and keep it.
+// INVALID_ARGUMENT: the options contradict each other, or Certificates::Read; NOT_FOUND: a file cannot be read.
 absl::StatusOr<Credentials> MakeCredentials(const ServerOptions& options,
                                             std::shared_ptr<Gate> gate = std::make_shared<Gate>());
 

@@ -66,7 +66,7 @@ absl::StatusOr<std::shared_ptr<Certificates>> Certificates::Read(const SecurityO
   std::shared_ptr<Certificates> certificates(new Certificates(security));
   ASSIGN_OR_RETURN(Files files, ReadFiles(security));
   const absl::MutexLock lock(&certificates->mutex_);
-  certificates->files_ = std::move(files);
+  certificates->files_ = std::make_shared<const Files>(std::move(files));
   return certificates;
 }
 
@@ -87,17 +87,22 @@ absl::StatusOr<bool> Certificates::ReadAgain() {
   if (!changed) return false;
   ASSIGN_OR_RETURN(Files files, ReadFiles(security_));
   const absl::MutexLock lock(&mutex_);
-  files_ = std::move(files);
+  files_ = std::make_shared<const Files>(std::move(files));
   fetched_ = false;
   return true;
+}
+
+std::shared_ptr<const Certificates::Files> Certificates::files() {
+  const absl::MutexLock lock(&mutex_);
+  return files_;
 }
 
 grpc_ssl_certificate_config_reload_status Certificates::Fetch(grpc_ssl_server_certificate_config** config) {
   const absl::MutexLock lock(&mutex_);
   if (fetched_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
-  const grpc_ssl_pem_key_cert_pair pair = {files_.key.c_str(), files_.certificate.c_str()};
+  const grpc_ssl_pem_key_cert_pair pair = {files_->key.c_str(), files_->certificate.c_str()};
   // gRPC asks for roots in any case, and uses none where clients show no certificate.
-  const std::string& roots = files_.client_ca.empty() ? files_.certificate : files_.client_ca;
+  const std::string& roots = files_->client_ca.empty() ? files_->certificate : files_->client_ca;
   *config = grpc_ssl_server_certificate_config_create(roots.c_str(), &pair, 1);
   fetched_ = true;
   return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;

@@ -28,14 +28,16 @@ class Certificates {
   // thread at a time.
   absl::StatusOr<bool> ReadAgain();
 
+  struct Files {
+    std::string certificate, key, client_ca;  // PEM; the last may be empty: clients show none
+  };
+  // Those that were read last. Any thread.
+  std::shared_ptr<const Files> files();
+
   // Credentials whose new connections get what was read last. This must outlive them. Any thread; call once.
   grpc_server_credentials* MakeCredentials();
 
  private:
-  struct Files {
-    std::string certificate, key, client_ca;  // PEM; the last may be empty: clients show none
-  };
-
   explicit Certificates(const SecurityOptions& security);
   static absl::StatusOr<Files> ReadFiles(const SecurityOptions& security);
   // gRPC asks it before each handshake.
@@ -44,7 +46,7 @@ class Certificates {
   const SecurityOptions security_;
   std::vector<FileWatch> watches_;
   absl::Mutex mutex_;
-  Files files_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const Files> files_ ABSL_GUARDED_BY(mutex_);
   bool fetched_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -83,6 +83,7 @@ void LogAnswer(const Request& request, double seconds) {
                                {"queue_us", Microseconds(outcome.queue_seconds)},
                                {"compute_us", Microseconds(outcome.compute_seconds)},
                                {"total_us", Microseconds(seconds)}});
+  if (ticket.route != nullptr) fields.push_back({"route", ticket.route});
   Log(LogLevel::kInfo, generates ? "generation" : "request", fields);
 }
 
@@ -242,13 +243,14 @@ void RequestHandler::LogRefusal(const Ticket& ticket, const absl::Status& status
     const absl::MutexLock lock(&limiter_mutex_);
     if (!limiter_.Allow(code, now(), suppressed)) return;
   }
-  Log(LogLevel::kWarning, "request",
-      {{"request_id", ticket.id},
-       {"model", ticket.model_name},
-       {"code", code},
-       {"error", std::string(status.message())},
-       {"total_us", Microseconds(seconds)},
-       {"suppressed", suppressed}});
+  std::vector<LogField> fields = {{"request_id", ticket.id},
+                                  {"model", ticket.model_name},
+                                  {"code", code},
+                                  {"error", std::string_view(status.message().data(), status.message().size())},
+                                  {"total_us", Microseconds(seconds)},
+                                  {"suppressed", suppressed}};
+  if (ticket.route != nullptr) fields.push_back({"route", ticket.route});
+  Log(LogLevel::kWarning, "request", fields);
 }
 
 template <typename Message>

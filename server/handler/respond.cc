@@ -233,6 +233,7 @@ void FillResponse(const Request& request, v1::PredictResponse& response) {
   FillOrigin(request, response);
   response.set_build(BuildId());
   response.set_sha256(request.ticket.model->model->sha256());
+  response.set_input_tokens(request.work.tokens);
   const bool degraded = request.forecast.reason != DegradedBy::kNothing;
   if (request.work.fits_deadline || degraded) FillDegraded(request, *response.mutable_degraded());
   for (size_t i = 0; i < request.work.inputs.size(); ++i) {

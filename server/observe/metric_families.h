@@ -68,6 +68,7 @@ struct MetricFamilies {
   Gauges& utilization;
   Counters& secret_loads;
   Counters& rpc_requests;
+  Counters& http_requests;
   std::array<std::array<prometheus::Counter*, kCodes.size()>, kRpcs> rpcs{};  // the series of rpc_requests
   ModelMetrics* other =
       nullptr;  // requests for models that are not known, and generations of those that do not generate

@@ -403,6 +403,19 @@ void Metrics::CountRpc(Rpc rpc, absl::StatusCode code) {
   families_->rpcs[static_cast<size_t>(rpc)][CodeIndex(code)]->Increment();
 }
 
+void Metrics::ExpectHttp(std::string_view route) {
+  const MetricsEvent event(families_->mutex);
+  for (const char* code : {"2xx", "4xx", "5xx"}) {
+    families_->http_requests.Add({{"route", std::string(route)}, {"code", code}});
+  }
+}
+
+void Metrics::CountHttp(std::string_view route, int code) {
+  const MetricsEvent event(families_->mutex);
+  const char* kind = code < 400 ? "2xx" : code < 500 ? "4xx" : "5xx";
+  families_->http_requests.Add({{"route", std::string(route)}, {"code", kind}}).Increment();
+}
+
 void Metrics::CountSecretLoad(std::string_view kind, bool ok) {
   const MetricsEvent event(families_->mutex);
   families_->secret_loads.Add({{"kind", std::string(kind)}, {"result", ok ? "ok" : "error"}}).Increment();

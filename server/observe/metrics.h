@@ -124,6 +124,10 @@ class Metrics {
   // The series of requests for unknown models and versions, with the labels `_other`.
   const std::shared_ptr<ModelMetrics>& other() { return other_; }
   void CountRpc(Rpc rpc, absl::StatusCode code);
+  // The HTTP front serves this route: makes its series.
+  void ExpectHttp(std::string_view route);
+  // A request of HTTP ended with this code. `route`: one that is expected.
+  void CountHttp(std::string_view route, int code);
   // A file of "tokens" or "certificates" has changed and was read again, or was wrong.
   void CountSecretLoad(std::string_view kind, bool ok);
   // For the next Render.

@@ -90,7 +90,8 @@ class TokenStream {
 // Who asks, until when, and how the answer goes back. The RPC makes it; RequestHandler names the model and the level.
 // Constant from there on.
 struct Ticket {
-  Rpc rpc = Rpc::kPredict;  // for streams too; or kGenerate
+  Rpc rpc = Rpc::kPredict;      // for streams too; or kGenerate
+  const char* route = nullptr;  // of HTTP, for the log; a literal
   Time deadline = Time::max();
   // Requested by gRPC when the client cancels or disconnects; by nothing else. In the background: LoadedModel::leaving.
   std::stop_token stopping;

@@ -4,44 +4,23 @@
 
 #include <grpcpp/server_context.h>
 
-#include <atomic>
-#include <cstdint>
 #include <memory>
 
-#include "server/base/memory.h"
-#include "server/base/options.h"
-#include "server/guard/auth.h"
-#include "server/guard/awaited.h"
 #include "server/guard/listener.h"
 #include "server/guard/open_rpcs.h"
 #include "server/guard/principal.h"
-#include "server/handler/handler.h"
-#include "server/models/repository.h"
-#include "server/observe/metrics.h"
+#include "server/wire/call_parts.h"
 #include "server/wire/grpc_status.h"
 #include "server/wire/lone_client.h"
 #include "server/wire/raw_call.h"
 
 namespace edgewise::server {
 
-// That a call takes before its message comes: its objects here and in gRPC, its part of a connection.
-inline constexpr uint64_t kSilentCallBytes = 32 << 10;
-
 // All parts must outlive the context and every RPC.
-struct RpcContext {
-  const ServerOptions& options;
-  RequestHandler& handler;
-  const Repository& repository;
-  Metrics& metrics;
-  MemoryLedger& memory;
-  AwaitedCalls& awaited;
-  const std::atomic<uint64_t>& largest_message;  // in bytes; it changes with the models
-  const Gate& gate;
+struct RpcContext : CallParts {
   OpenRpcs open = {};
   Listener* listener = nullptr;
   LoneClient lone_client = {};
-
-  uint64_t message_limit() const { return largest_message.load(std::memory_order_relaxed); }
 
   Principal PrincipalOfCall(const grpc::ServerContextBase& call) const {
     return PrincipalOf(call, gate.tokens().get());

@@ -1,15 +1,10 @@
 #include "server/wire/raw_call.h"
 
 #include <grpcpp/impl/rpc_service_method.h>
-#include <pthread.h>
-#include <sched.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <utility>
 
-#include "base/cores.h"
+#include "server/wire/call_thread.h"
 
 // Defined in gRPC's core, but in no public header: the flags of the message that was read last.
 uint32_t grpc_call_test_only_get_message_flags(grpc_call* call);
@@ -21,23 +16,9 @@ namespace {
 // "decompressed" means copied.
 constexpr uint32_t kCompressed = 0x80000000u | 0x40000000u;
 
-constexpr int kCoresOfThread = 4, kMostThreads = 4;
 // Calls of one method, on one queue, that are requested and have not come yet. Further ones wait until one of these has
 // begun.
 constexpr int kWaitingCalls = 64;
-// Added to the niceness of the threads. On a core that they share with the engine, a flood of calls leaves it two
-// thirds. (With 5, which leaves it three quarters, calls that came in a flood are not caught up with after it.)
-constexpr int kNicer = 3;
-
-// Messages that come while the engine computes on this thread's core wait for the end of its slice, and are then read
-// together. Otherwise each interrupts the engine, and both refill the core's caches. An idle core reads at once.
-void GiveWay() {
-  const sched_param batch{};
-  pthread_setschedparam(pthread_self(), SCHED_BATCH, &batch);
-  const auto thread = static_cast<id_t>(gettid());
-  setpriority(PRIO_PROCESS, thread, getpriority(PRIO_PROCESS, thread) + kNicer);
-}
-
 class Unimplemented final : public RawReactor {
  public:
   explicit Unimplemented(RawCall& call) : RawReactor(call) {
@@ -131,8 +112,7 @@ CallThreads::CallThreads(grpc::ServerBuilder& builder, const Gate& gate) : gate_
   };
   unimplemented_.make = [](RawCall& call) { return new Unimplemented(call); };
   builder.RegisterAsyncGenericService(&others_);
-  const int threads = std::clamp(UsableCores() / kCoresOfThread, 1, kMostThreads);
-  for (int thread = 0; thread < threads; ++thread) queues_.push_back(builder.AddCompletionQueue());
+  for (int thread = 0; thread < CallThreadCount(); ++thread) queues_.push_back(builder.AddCompletionQueue());
 }
 
 void CallThreads::Start(const std::vector<const RawService*>& services) {
@@ -145,8 +125,7 @@ void CallThreads::Start(const std::vector<const RawService*>& services) {
       for (const auto& method : service->methods()) accept(*method);
     }
     threads_.emplace_back([&queue = *queue] {
-      pthread_setname_np(pthread_self(), "calls");
-      GiveWay();
+      BecomeCallThread("calls");
       void* event = nullptr;
       for (bool ok = false; queue.Next(&event, &ok);) {
         auto& done = *static_cast<RawCall::Event*>(event);

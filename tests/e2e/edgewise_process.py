@@ -40,6 +40,7 @@ class Server:
         serving = self.wait_for_event("serving")
         self.address = f"127.0.0.1:{serving['port']}"
         self.metrics_address = f"127.0.0.1:{serving['metrics_port']}"
+        self.http_address = f"127.0.0.1:{serving['http_port']}"
 
     def _read(self) -> None:
         for line in self.process.stderr:

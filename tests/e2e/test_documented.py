@@ -18,7 +18,7 @@ from edgewise_process import BIN, ROOT, Server
 
 # Commands by how they begin; each may write to its folder only. What is not run has the reason beside it.
 RUN = ("mkdir -p models/minilm/1 && cp -rLv all-MiniLM-L6-v2/. models/minilm/1/", "build/bin/edgewise ", "edgewise ", "tools/convert.py ", "build/bin/edgewise-server ", "./dev serve",
-       "python3 client/python/src/edgewise/plot.py ")
+       "curl -s http://127.0.0.1:8000/", "python3 client/python/src/edgewise/plot.py ")
 NOT_RUN = {
     "./dev demo": "builds; the test e2e_demo runs what it runs then",
     "./dev test": "runs this test",
@@ -82,11 +82,14 @@ class Checkout:
     def serve(self, name: str, folder: str) -> None:
         self.stop()
         folder = os.path.join(self.path, folder)
-        self.server = (Server("", f"--model={name}={folder}") if name else Server(folder)).__enter__()
+        http = "--http_listen=127.0.0.1:0"
+        self.server = (Server("", f"--model={name}={folder}", http) if name else Server(folder, http)).__enter__()
 
     def run(self, command: str) -> subprocess.CompletedProcess:
         environment = {**os.environ, "PATH": f"{BIN}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
         environment["EDGEWISE_SERVER"] = self.server.address if self.server else "127.0.0.1:1"
+        if self.server:
+            command = command.replace("127.0.0.1:8000", self.server.http_address)
         return subprocess.run(["bash", "-c", command], cwd=self.path, env=environment, stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, timeout=200, check=False)
 
@@ -127,6 +130,9 @@ class DocumentedTest(unittest.TestCase):
         self.assertTrue(run.stdout or written)
         for file in written:
             self.assertGreater(os.path.getsize(os.path.join(checkout.path, file)), 0)
+        if command.startswith("curl "):
+            self.assertNotIn("error", json.loads(run.stdout))
+            self.assertNotIn("code", json.loads(run.stdout))
 
     def check_models(self, checkout: Checkout) -> None:
         """Every version in the repository is ready."""

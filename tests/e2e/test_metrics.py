@@ -224,7 +224,7 @@ class MetricsTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             model_with_shadow(folder)
             shutil.copytree(os.path.join(TESTDATA, "lm-dense"), os.path.join(folder, "lm-dense"))
-            with Server(folder) as server:
+            with Server(folder, "--http_listen=127.0.0.1:0") as server:
                 page = server.metrics()
         families = {}  # {name without _sum and the like: its labels}
         for name, labels in re.findall(r"^(edgewise_\w+?)(?:_bucket|_sum|_count)?(?:\{(.*)\})? ", page, re.MULTILINE):

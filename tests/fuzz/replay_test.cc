@@ -71,9 +71,10 @@ TEST(RequestCorpusTest, EveryFileIsAValidRequest) {
 INSTANTIATE_TEST_SUITE_P(Of, CorpusTest,
                          ::testing::Values(Target{"safetensors", FuzzSafetensors}, Target{"config", FuzzConfig},
                                            Target{"tokenizer", FuzzTokenizer}, Target{"hftext", FuzzHfText},
-                                           Target{"hffile", FuzzHfFile}, Target{"ids", FuzzIds, 200},
-                                           Target{"chat", FuzzChat}, Target{"image", FuzzImage},
-                                           Target{"request", FuzzRequest}, Target{"wire", FuzzWire}),
+                                           Target{"hffile", FuzzHfFile}, Target{"http", FuzzHttp},
+                                           Target{"ids", FuzzIds, 200}, Target{"chat", FuzzChat},
+                                           Target{"image", FuzzImage}, Target{"request", FuzzRequest},
+                                           Target{"wire", FuzzWire}),
                          [](const auto& target) { return std::string(target.param.name); });
 
 }  // namespace

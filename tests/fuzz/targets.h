@@ -18,6 +18,8 @@ void FuzzTokenizer(const std::string& bytes);
 void FuzzHfText(const std::string& bytes);
 // A tokenizer.json, which tokenizes a short text where it is good.
 void FuzzHfFile(const std::string& bytes);
+// The first byte chooses a route's body, or the head of a request; the others are that.
+void FuzzHttp(const std::string& bytes);
 // Ids and types that the files of a Hugging Face folder name, then a text (Choices in ids.cc).
 void FuzzIds(const std::string& bytes);
 // A chat template; after each NUL follows a message, whose first byte chooses the role, or the template's arguments,

@@ -166,7 +166,7 @@ class TestServer {
     address.sin_port = htons(static_cast<uint16_t>(server_->metrics_port()));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    const std::string request = "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n";
+    const std::string request = "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
     EXPECT_GT(send(fd, request.data(), request.size(), MSG_NOSIGNAL), 0);
     std::string text;
     char buffer[4096];

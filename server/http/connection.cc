@@ -1,0 +1,402 @@
+#include "server/http/connection.h"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "server/base/status_details.h"
+#include "server/http/head.h"
+
+namespace edgewise::server {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+
+constexpr std::chrono::milliseconds kHandshakeTimeout{10000}, kLingerTimeout{2000};
+constexpr size_t kReadAtOnce = 1024, kReadOfBody = 32 << 10, kWriteAtOnce = 256 << 10;
+constexpr size_t kJoinedBytes = 16 << 10;  // short pieces are written together
+constexpr size_t kMostIgnored = 1 << 20;   // of a body that is refused
+constexpr int kClientGone = 499;
+// A body grows to twice its size; a reader of JSON holds a string twice.
+constexpr uint64_t kBytesOfByte = 2;
+
+std::string HttpDate() { return absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT", absl::Now(), absl::UTCTimeZone()); }
+
+}  // namespace
+
+// Answers on the strand, whoever calls.
+class Connection::ConnectionExchange final : public Exchange {
+ public:
+  explicit ConnectionExchange(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {
+    connection_->host_.exchanges.fetch_add(1);
+  }
+  ~ConnectionExchange() override { Leave(); }
+
+  void Begin(const std::string& type) override {
+    Post([type](Connection& connection) {
+      connection.WriteHead({.type = type}, std::nullopt);
+      connection.WriteNext();
+    });
+  }
+  void Send(std::string bytes) override {
+    unsent_.fetch_add(1);
+    Post([bytes = std::move(bytes)](Connection& connection) mutable { connection.WriteChunk(std::move(bytes)); });
+  }
+  void End() override {
+    Post([](Connection& connection) { connection.EndChunks(); });
+  }
+  bool full() const override {
+    const CallParts* parts = connection_->host_.parts;
+    return parts != nullptr && unsent_.load(std::memory_order_relaxed) >= parts->options.unsent_tokens;
+  }
+  // These pieces were sent.
+  void OnSent(size_t pieces) {
+    CallParts* parts = connection_->host_.parts;
+    if (unsent_.fetch_sub(pieces) >= parts->options.unsent_tokens) parts->handler.Wake();
+  }
+  // The client is gone.
+  void Cancel() {
+    cancelled.request_stop();
+    if (connection_->host_.parts != nullptr) connection_->host_.parts->handler.Wake();
+  }
+  // It does not count any more: it is answered, or nobody reads the answer.
+  void Leave() {
+    if (!std::exchange(left_, true)) connection_->host_.exchanges.fetch_sub(1);
+  }
+
+ private:
+  void Write(HttpAnswer answer) override {
+    Post([answer = std::move(answer)](Connection& connection) mutable { connection.WriteAnswer(std::move(answer)); });
+  }
+  template <typename Step>
+  void Post(Step step) {
+    asio::post(
+        connection_->transport_->socket().get_executor(),
+        [self = std::static_pointer_cast<ConnectionExchange>(shared_from_this()), step = std::move(step)]() mutable {
+          if (self->connection_->exchange_ == self) step(*self->connection_);
+        });
+  }
+
+  const std::shared_ptr<Connection> connection_;
+  std::atomic<size_t> unsent_ = 0;
+  bool left_ = false;  // on the strand, or at the end
+};
+
+Connection::Connection(ConnectionHost& host, std::unique_ptr<Transport> transport, std::string peer,
+                       std::function<void()> closed)
+    : host_(host),
+      transport_(std::move(transport)),
+      peer_(std::move(peer)),
+      closed_(std::move(closed)),
+      timer_(transport_->socket().get_executor()) {}
+
+Connection::~Connection() { closed_(); }
+
+Exchange& Connection::OpenExchange() { return *exchange_; }
+
+void Connection::Start() {
+  asio::post(transport_->socket().get_executor(), [self = shared_from_this()] {
+    self->Arm(kHandshakeTimeout);
+    self->transport_->Handshake([self](const Transport::Error& error) { error ? self->Close() : self->AwaitHead(); });
+  });
+}
+
+void Connection::PostDrain() {
+  asio::post(transport_->socket().get_executor(), [self = shared_from_this()] {
+    self->last_ = true;
+    if (self->phase_ == Phase::kHead && self->buffer_.empty()) self->Close();
+  });
+}
+
+void Connection::Arm(std::chrono::milliseconds timeout) {
+  timer_.expires_after(timeout);
+  timer_.async_wait([self = shared_from_this()](const Transport::Error& error) {
+    if (!error && Clock::now() >= self->timer_.expiry()) self->OnGone();
+  });
+}
+
+void Connection::Read() {
+  if (reading_ || phase_ == Phase::kClosed) return;
+  reading_ = true;
+  incoming_.resize(phase_ == Phase::kBody ? kReadOfBody : kReadAtOnce);
+  transport_->Read(asio::buffer(incoming_), [self = shared_from_this()](const Transport::Error& error, size_t bytes) {
+    self->reading_ = false;
+    error ? self->OnGone() : self->OnRead(bytes);
+  });
+}
+
+void Connection::OnRead(size_t bytes) {
+  if (phase_ == Phase::kLinger) {
+    ignored_ += bytes;
+    return ignored_ < kMostIgnored ? Read() : Close();
+  }
+  buffer_.append(incoming_, 0, bytes);
+  switch (phase_) {
+    case Phase::kHead:
+      return AwaitHead();
+    case Phase::kBody:
+      return FeedBody();
+    case Phase::kAnswer:  // the next request
+      return buffer_.size() < kMaxHeadBytes ? Read() : void();
+    default:
+      return;
+  }
+}
+
+void Connection::OnGone() {
+  if (phase_ == Phase::kBody) {
+    if (!StopAwaiting()) return;  // GiveUp has an answer
+    if (host_.parts != nullptr) {
+      host_.parts->awaited.CountAbandoned();
+      if (exchange_->route->rpc) {
+        host_.parts->handler.CountUnread(*exchange_->route->rpc, absl::CancelledError("the client is gone"));
+      }
+    }
+  }
+  Close();
+}
+
+void Connection::AwaitHead() {
+  if (phase_ == Phase::kClosed) return;
+  phase_ = Phase::kHead;
+  const size_t end = buffer_.find("\r\n\r\n");
+  if (end != std::string::npos && end + 4 <= kMaxHeadBytes) return OnHead(end + 4);
+  if (buffer_.size() >= kMaxHeadBytes) {
+    BeginExchange();
+    return Refuse({431, absl::InvalidArgumentError(absl::StrCat("the head is over ", kMaxHeadBytes, " bytes"))});
+  }
+  if (host_.draining && buffer_.empty()) return Close();
+  if (buffer_.empty()) {
+    Arm(host_.options.idle_timeout);
+  } else if (!std::exchange(head_began_, true)) {
+    Arm(host_.options.head_timeout);
+  }
+  Read();
+}
+
+void Connection::BeginExchange() {
+  exchange_ = std::make_shared<ConnectionExchange>(shared_from_this());
+  head_began_ = is_head_ = is_old_ = chunked_ = ended_ = false;
+  last_ = true;  // until the head is read
+  code_ = 0;
+  error_ = PlainError;
+  fields_.clear();
+}
+
+void Connection::OnHead(size_t size) {
+  BeginExchange();
+  const std::string head = buffer_.substr(0, size);
+  buffer_.erase(0, size);
+  const HttpRefusal refusal = Admit(head);
+  if (refusal.code == 204) return AnswerPreflight();
+  if (refusal.code != 0) return Refuse(refusal);
+  parser_->is_done() ? Serve() : AwaitBody();
+}
+
+void Connection::AwaitBody() {
+  phase_ = Phase::kBody;
+  const absl::Status status =
+      host_.parts->awaited.Add(*this, host_.parts->options.message_timeout, exchange_->account.get());
+  if (!status.ok()) return Refuse({HttpCodeOf(status), status});
+  awaits_body_ = true;
+  timer_.cancel();
+  if (beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
+    Push("HTTP/1.1 100 Continue\r\n\r\n");
+    WriteNext();
+  }
+  FeedBody();
+}
+
+void Connection::FeedBody() {
+  char piece[kReadOfBody];
+  while (!parser_->is_done()) {
+    auto& body = parser_->get().body();
+    body = {.data = piece, .size = sizeof piece, .more = true};
+    beast::error_code error;
+    const size_t used = parser_->put(asio::buffer(buffer_), error);
+    buffer_.erase(0, used);
+    const HttpRefusal refusal = TakeBody(piece, sizeof piece - body.size);
+    if (refusal.code != 0) return Refuse(refusal);
+    if (error == http::error::need_more || (!error && buffer_.empty() && !parser_->is_done())) {
+      if (buffer_.size() < kMaxHeadBytes) return Read();
+      error = http::error::bad_chunk;  // a line of a chunk is as long
+    }
+    if (error && error != http::error::need_buffer) {
+      return Refuse({400, absl::InvalidArgumentError("the body's chunks are broken")});
+    }
+  }
+  if (StopAwaiting()) Serve();
+}
+
+HttpRefusal Connection::TakeBody(const char* bytes, size_t size) {
+  std::string& body = exchange_->request.body;
+  const uint64_t limit = host_.parts->message_limit();
+  if (body.size() + size > limit) {
+    return {413, absl::ResourceExhaustedError(
+                     absl::StrCat("the body has more than ", limit, " bytes, the most that the server takes"))};
+  }
+  const absl::Status status =
+      exchange_->body_memory.Resize(std::max<uint64_t>(kSilentCallBytes, kBytesOfByte * (body.size() + size)));
+  if (!status.ok()) return {HttpCodeOf(status), status};
+  body.append(bytes, size);
+  return {};
+}
+
+bool Connection::StopAwaiting() { return !std::exchange(awaits_body_, false) || host_.parts->awaited.Remove(*this); }
+
+void Connection::GiveUp(const absl::Status& status) {
+  asio::post(transport_->socket().get_executor(), [self = shared_from_this(), status] {
+    self->awaits_body_ = false;
+    if (self->phase_ != Phase::kBody) return;
+    self->Refuse({absl::IsDeadlineExceeded(status) ? 408 : HttpCodeOf(status), status});
+  });
+}
+
+void Connection::Serve() {
+  phase_ = Phase::kAnswer;
+  timer_.cancel();
+  parser_.reset();
+  if (!reading_) incoming_ = std::string();  // an idle connection keeps little
+  if (buffer_.empty()) buffer_ = std::string();
+  const std::shared_ptr<Exchange> exchange = exchange_;
+  const Route& route = *exchange->route;
+  if (host_.parts != nullptr && (route.apart || exchange->request.body.size() > kShortMessage)) {
+    exchange->apart = true;
+    RequestHandler& handler = host_.parts->handler;
+    handler.preparations().Start(exchange->principal.name, [exchange, &handler](const absl::Status& refused) {
+      const Route& served = *exchange->route;
+      const absl::Status status =
+          refused.ok() ? handler.CheckWanted(exchange->cancelled.get_token(), exchange->deadline) : refused;
+      if (status.ok()) return served.serve(exchange);
+      if (served.rpc) handler.CountUnread(*served.rpc, status);
+      exchange->Refuse(status);
+    });
+  } else {
+    route.serve(exchange);
+  }
+  Read();  // tells when the client goes
+}
+
+void Connection::Refuse(const HttpRefusal& refusal) {
+  StopAwaiting();
+  const Route* route = exchange_->route;
+  if (route != nullptr && route->rpc && host_.parts != nullptr) {
+    host_.parts->handler.CountUnread(*route->rpc, refusal.status);
+  }
+  last_ |= parser_ && !parser_->is_done();
+  exchange_->body_memory.Shrink(0);
+  exchange_->request.body = std::string();
+  WriteAnswer(ErrorAnswer(refusal, error_));
+}
+
+void Connection::WriteAnswer(HttpAnswer answer) {
+  WriteHead(answer, answer.body.size());
+  if (!is_head_) Push(std::move(answer.body));
+  ended_ = true;
+  WriteNext();
+}
+
+void Connection::WriteHead(const HttpAnswer& answer, std::optional<size_t> length) {
+  phase_ = Phase::kAnswer;
+  code_ = answer.code;
+  chunked_ = !length && !is_head_ && !is_old_;
+  last_ |= host_.draining || (!length && is_old_);
+  const beast::string_view reason = http::obsolete_reason(static_cast<http::status>(answer.code));
+  std::string head = absl::StrCat("HTTP/1.1 ", answer.code, " ", std::string(reason), "\r\nDate: ", HttpDate(), "\r\n");
+  if (!answer.type.empty()) absl::StrAppend(&head, "Content-Type: ", answer.type, "\r\n");
+  if (length && answer.code != 204) absl::StrAppend(&head, "Content-Length: ", *length, "\r\n");
+  if (chunked_) absl::StrAppend(&head, "Transfer-Encoding: chunked\r\n");
+  absl::StrAppend(&head, "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n");
+  for (const auto& [name, value] : answer.fields) absl::StrAppend(&head, name, ": ", value, "\r\n");
+  for (const auto& [name, value] : fields_) absl::StrAppend(&head, name, ": ", value, "\r\n");
+  absl::StrAppend(&head, last_ ? "Connection: close\r\n" : is_old_ ? "Connection: keep-alive\r\n" : "", "\r\n");
+  Push(std::move(head));
+}
+
+void Connection::WriteChunk(std::string bytes) {
+  if (chunked_) bytes = absl::StrCat(absl::Hex(bytes.size()), "\r\n", bytes, "\r\n");
+  Push(std::move(bytes), 1);
+  WriteNext();
+}
+
+void Connection::EndChunks() {
+  if (chunked_) Push("0\r\n\r\n");
+  ended_ = true;
+  WriteNext();
+}
+
+void Connection::Push(std::string bytes, size_t counts) {
+  const bool joins = out_.size() > (writing_ ? 1 : 0) && out_.back().bytes.size() + bytes.size() <= kJoinedBytes;
+  if (!joins) return out_.push_back({std::move(bytes), counts});
+  out_.back().bytes += bytes;
+  out_.back().counts += counts;
+}
+
+void Connection::WriteNext() {
+  if (writing_ || phase_ == Phase::kClosed) return;
+  while (!out_.empty() && written_ == out_.front().bytes.size()) {
+    if (out_.front().counts > 0) exchange_->OnSent(out_.front().counts);
+    out_.pop_front();
+    written_ = 0;
+  }
+  if (out_.empty()) return ended_ ? OnAnswered() : void();
+  writing_ = true;
+  if (phase_ == Phase::kAnswer) Arm(host_.options.write_timeout);
+  const std::string& bytes = out_.front().bytes;
+  const size_t size = std::min(bytes.size() - written_, kWriteAtOnce);
+  transport_->Write(asio::buffer(bytes.data() + written_, size),
+                    [self = shared_from_this(), size](const Transport::Error& error, size_t) {
+                      self->writing_ = false;
+                      if (error) return self->OnGone();
+                      if (self->phase_ == Phase::kAnswer) self->timer_.cancel();
+                      self->written_ += size;
+                      self->WriteNext();
+                    });
+}
+
+void Connection::OnAnswered() {
+  Count(code_);
+  exchange_->Leave();
+  exchange_.reset();
+  ended_ = false;
+  parser_.reset();
+  last_ ? Linger() : AwaitHead();
+}
+
+void Connection::Count(int code) {
+  if (host_.parts != nullptr) {
+    host_.parts->metrics.CountHttp(exchange_->route != nullptr ? exchange_->route->path : "_other", code);
+  }
+}
+
+// A socket that closes with unread bytes resets the connection, and the client would never see the answer.
+void Connection::Linger() {
+  phase_ = Phase::kLinger;
+  buffer_.clear();
+  Transport::Error ignored;
+  transport_->socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+  Arm(kLingerTimeout);
+  Read();
+}
+
+void Connection::Close() {
+  if (phase_ == Phase::kClosed) return;
+  StopAwaiting();
+  phase_ = Phase::kClosed;
+  timer_.cancel();
+  Transport::Error ignored;
+  transport_->socket().close(ignored);
+  out_.clear();
+  if (!exchange_) return;
+  Count(kClientGone);
+  exchange_->Cancel();
+  exchange_->Leave();
+  exchange_.reset();
+}
+
+}  // namespace edgewise::server

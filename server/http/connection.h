@@ -1,0 +1,124 @@
+// One connection of an HTTP port: reads requests one after the other, checks who may ask, and writes the answers.
+// Includes Asio and Beast.
+#ifndef EDGEWISE_SERVER_HTTP_CONNECTION_H_
+#define EDGEWISE_SERVER_HTTP_CONNECTION_H_
+
+#include <atomic>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/http/buffer_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/http/port.h"
+#include "server/http/transport.h"
+
+namespace edgewise::server {
+
+// The part of a port that its connections use. It outlives them.
+struct ConnectionHost {
+  const HttpPortOptions& options;
+  const Routes& routes;
+  CallParts* const parts;  // may be null
+  std::atomic<bool> draining = false;
+  std::atomic<int64_t> exchanges = 0;
+};
+
+// On the strand of its socket, but for GiveUp. Lives as long as an operation or an exchange of it does.
+class Connection final : public std::enable_shared_from_this<Connection>, private AwaitedCall {
+ public:
+  // `peer`: as gRPC names it, without the port. `closed` is called at the end.
+  Connection(ConnectionHost& host, std::unique_ptr<Transport> transport, std::string peer,
+             std::function<void()> closed);
+  ~Connection();
+
+  void Start();  // any thread
+  // The host drains: it closes where no exchange is open. Any thread.
+  void PostDrain();
+  // The exchange that is open is cancelled. Also where no thread runs any more.
+  void Close();
+
+ private:
+  class ConnectionExchange;
+  enum class Phase { kHead, kBody, kAnswer, kLinger, kClosed };
+
+  void Read();
+  void OnRead(size_t bytes);
+  void OnGone();
+  void Arm(std::chrono::milliseconds timeout);  // closes the connection after it, unless armed again
+
+  // Reads until a head is whole.
+  void AwaitHead();
+  void BeginExchange();
+  void OnHead(size_t size);
+  Exchange& OpenExchange();
+  // Whether the open exchange is served, as far as its head tells (admit.cc).
+  HttpRefusal Admit(const std::string& head);
+  HttpRefusal ReadFields();
+  HttpRefusal CheckBrowser();
+  HttpRefusal CheckCaller();
+  HttpRefusal CheckBody();
+  void AnswerPreflight();
+  void AwaitBody();
+  void FeedBody();
+  HttpRefusal TakeBody(const char* bytes, size_t size);
+  bool StopAwaiting();
+  void GiveUp(const absl::Status& status) override;
+  // The body is whole.
+  void Serve();
+
+  // These answer the open exchange; others no longer get here.
+  void Refuse(const HttpRefusal& refusal);
+  void WriteAnswer(HttpAnswer answer);
+  void WriteHead(const HttpAnswer& answer, std::optional<size_t> length);
+  void WriteChunk(std::string bytes);
+  void EndChunks();
+  // To be written by the next WriteNext. `counts`: pieces among those that wait to be sent.
+  void Push(std::string bytes, size_t counts = 0);
+  void WriteNext();
+  void OnAnswered();
+  void Count(int code);
+  void Linger();
+
+  ConnectionHost& host_;
+  const std::unique_ptr<Transport> transport_;
+  const std::string peer_;
+  const std::function<void()> closed_;
+  boost::asio::steady_timer timer_;
+  Phase phase_ = Phase::kHead;
+
+  std::string incoming_;  // for the read in progress
+  bool reading_ = false;
+  std::string buffer_;        // read, and not yet used
+  bool head_began_ = false;   // its time runs
+  bool awaits_body_ = false;  // is among CallParts::awaited
+  size_t ignored_ = 0;        // bytes read while it lingers
+  std::optional<boost::beast::http::request_parser<boost::beast::http::buffer_body>> parser_;
+
+  std::shared_ptr<ConnectionExchange> exchange_;
+  std::vector<std::pair<std::string, std::string>> fields_;  // that go with any answer
+  ErrorBody error_ = PlainError;
+  bool is_head_ = false;  // the method is HEAD
+  bool is_old_ = false;   // the client speaks HTTP/1.0, which has no chunks
+  bool chunked_ = false;  // the answer comes in chunks
+  bool last_ = true;      // the connection closes after the answer
+  int code_ = 0;          // of the answer
+
+  struct Piece {
+    std::string bytes;
+    size_t counts = 0;  // pieces of the exchange
+  };
+  std::deque<Piece> out_;
+  size_t written_ = 0;  // of the first piece
+  bool writing_ = false;
+  bool ended_ = false;  // the answer is in out_
+};
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_HTTP_CONNECTION_H_

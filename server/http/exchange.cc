@@ -1,0 +1,40 @@
+#include "server/http/exchange.h"
+
+#include <utility>
+
+#include "server/http/routes.h"
+
+namespace edgewise::server {
+namespace {
+
+constexpr uint64_t kJsonOfByte = 4;  // a float of four bytes takes at most 15 digits, with its comma
+
+}  // namespace
+
+void Exchange::Answer(HttpAnswer answer) {
+  const absl::Status status = memory.Resize(answer.body.size());
+  if (!status.ok()) return Refuse(status);
+  Write(std::move(answer));
+}
+
+absl::Status Exchange::ExpectJson(uint64_t message_bytes) {
+  return memory.Resize(memory.bytes() + kJsonOfByte * message_bytes);
+}
+
+void Exchange::Refuse(const absl::Status& status) {
+  body_memory.Shrink(0);
+  Write(ErrorAnswer({HttpCodeOf(status), status}, route->error));
+}
+
+Ticket TicketOf(const Exchange& exchange, Rpc rpc, MemoryHold& memory) {
+  return {.rpc = rpc,
+          .route = exchange.route->path,
+          .deadline = exchange.deadline,
+          .stopping = exchange.cancelled.get_token(),
+          .principal = exchange.principal,
+          .memory = &memory,
+          .apart = exchange.apart,
+          .arrival = exchange.apart ? exchange.arrival : Time()};
+}
+
+}  // namespace edgewise::server

@@ -1,0 +1,117 @@
+#include "server/http/native.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/field_error.h"
+#include "edgewise/v1/inference.pb.h"
+#include "server/http/json_in.h"
+#include "server/http/json_out.h"
+
+namespace edgewise::server {
+namespace {
+
+// {"code", "status", "message", "field"}: those of gRPC.
+std::string NativeError(const absl::Status& status, int) {
+  JsonOut json;
+  json.BeginObject().Key("code").Integer(static_cast<int>(status.code()));
+  json.Key("status").String(absl::StatusCodeToString(status.code()));
+  json.Key("message").String(std::string(status.message()));
+  if (const std::string field = FieldOf(status); !field.empty()) json.Key("field").String(field);
+  json.EndObject();
+  return json.Take();
+}
+
+std::string JsonOf(const google::protobuf::Message& message) {
+  std::string json;
+  google::protobuf::util::JsonPrintOptions options;
+  options.always_print_primitive_fields = false;
+  return google::protobuf::util::MessageToJsonString(message, &json, options).ok() ? json : "{}";
+}
+
+// The message of the body; empty where it was refused.
+template <typename Message>
+std::unique_ptr<Message> Read(CallParts& parts, Exchange& exchange) {
+  auto message = std::make_unique<Message>();
+  const absl::Status status = ReadJson(exchange.request.body, JsonDialect::kProtobuf, *message, exchange.body_memory);
+  exchange.request.body = std::string();
+  if (status.ok()) {
+    if (message->request_id().empty()) message->set_request_id(exchange.request.id);
+    return message;
+  }
+  parts.handler.CountUnread(*exchange.route->rpc, status);
+  exchange.Refuse(status);
+  return nullptr;
+}
+
+void Predict(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
+  const std::unique_ptr<v1::PredictRequest> message = Read<v1::PredictRequest>(parts, *exchange);
+  if (!message) return;
+  auto response = std::make_shared<v1::PredictResponse>();
+  Ticket ticket = TicketOf(*exchange, Rpc::kPredict, exchange->memory);
+  ticket.response = response.get();
+  ticket.reply = [exchange, response](absl::Status status) {
+    if (status.ok()) status = exchange->ExpectJson(response->ByteSizeLong());
+    status.ok() ? exchange->AnswerJson(JsonOf(*response)) : exchange->Refuse(status);
+  };
+  parts.handler.Start(*message, std::move(ticket));
+  exchange->body_memory.Shrink(0);
+}
+
+// Each token is an event; an error after the first one is an event of its own.
+class Events final : public TokenStream, public std::enable_shared_from_this<Events> {
+ public:
+  explicit Events(std::shared_ptr<Exchange> exchange) : exchange_(std::move(exchange)) {}
+
+  void Start(CallParts& parts, const v1::GenerateRequest& message) {
+    Ticket ticket = TicketOf(*exchange_, Rpc::kGenerate, exchange_->memory);
+    ticket.stream = this;
+    ticket.reply = [self = shared_from_this()](const absl::Status& status) { self->End(status); };
+    parts.handler.Start(message, std::move(ticket));
+  }
+
+ private:
+  bool ready() const override { return !exchange_->full(); }
+  void Send(std::unique_ptr<v1::GenerateResponse> message) override {
+    Begin();
+    exchange_->Send(absl::StrCat("data: ", JsonOf(*message), "\n\n"));
+  }
+  void End(const absl::Status& status) {
+    if (!status.ok() && !began_) return exchange_->Refuse(status);
+    Begin();
+    if (!status.ok()) exchange_->Send(absl::StrCat("event: error\ndata: ", NativeError(status, 0), "\n\n"));
+    exchange_->End();
+  }
+  void Begin() {
+    if (!std::exchange(began_, true)) exchange_->Begin("text/event-stream");
+  }
+
+  const std::shared_ptr<Exchange> exchange_;
+  bool began_ = false;
+};
+
+void Generate(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
+  const std::unique_ptr<v1::GenerateRequest> message = Read<v1::GenerateRequest>(parts, *exchange);
+  if (!message) return;
+  std::make_shared<Events>(exchange)->Start(parts, *message);
+  exchange->body_memory.Shrink(0);
+}
+
+}  // namespace
+
+void AddNativeRoutes(Routes& routes, CallParts& parts) {
+  const auto add = [&](const char* path, Rpc rpc, void (*serve)(CallParts&, const std::shared_ptr<Exchange>&)) {
+    routes.Add({.method = "POST",
+                .path = path,
+                .error = NativeError,
+                .rpc = rpc,
+                .serve = [&parts, serve](const std::shared_ptr<Exchange>& exchange) { serve(parts, exchange); }});
+  };
+  routes.AddApi("/edgewise/", NativeError);
+  add("/edgewise/v1/predict", Rpc::kPredict, Predict);
+  add("/edgewise/v1/generate", Rpc::kGenerate, Generate);
+}
+
+}  // namespace edgewise::server

@@ -1,0 +1,183 @@
+// Makes requests of ours of the bodies of completions and chat completions.
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/field_error.h"
+#include "base/status_macros.h"
+#include "server/http/openai.h"
+
+namespace edgewise::server {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+constexpr uint64_t kStreamStep = 0x9E3779B97F4A7C15;  // between the seeds of choices: 2^64 over the golden ratio
+constexpr uint64_t kMostChoices = 128;
+// Fields that are taken, whatever their value is: it changes nothing.
+constexpr const char* kIgnored[] = {
+    "user",        "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
+    "tool_call_id"};
+// Fields of what is not served, and their values that ask for nothing.
+struct Neutral {
+  const char* field;
+  const char* values;  // with " or " between them
+};
+constexpr Neutral kNeutral[] = {{"response_format", R"({"type":"text"})"},
+                                {"tool_choice", R"("none" or "auto")"},
+                                {"presence_penalty", "0 or 0.0"},
+                                {"frequency_penalty", "0 or 0.0"},
+                                {"logit_bias", "{}"},
+                                {"logprobs", "false"},
+                                {"top_logprobs", "0"},
+                                {"echo", "false"},
+                                {"best_of", "1"},
+                                {"suffix", R"("")"},
+                                {"modalities", R"(["text"])"},
+                                {"functions", "[]"},
+                                {"function_call", R"("none" or "auto" or {})"},
+                                {"tools", "[]"},
+                                {"chat_template_kwargs", "{}"},
+                                {"tool_calls", "[]"},
+                                {"annotations", "[]"}};
+
+// Refuses the fields of type Json that ask for something, but for `taken`.
+absl::Status CheckNeutral(const Message& message, const std::string& path, std::span<const char* const> taken = {}) {
+  std::vector<const FieldDescriptor*> fields;
+  message.GetReflection()->ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    if (field->message_type() != http::Json::descriptor()) continue;
+    const std::string& name = field->name();
+    const auto is_it = [&](const char* other) { return name == other; };
+    if (std::any_of(std::begin(kIgnored), std::end(kIgnored), is_it)) continue;
+    if (std::any_of(taken.begin(), taken.end(), is_it)) continue;
+    const std::string& text =
+        static_cast<const http::Json&>(message.GetReflection()->GetMessage(message, field)).text();
+    const auto neutral = std::find_if(std::begin(kNeutral), std::end(kNeutral),
+                                      [&](const Neutral& entry) { return is_it(entry.field); });
+    if (neutral == std::end(kNeutral)) return FieldError(absl::StrCat(path, name), "is not served; leave it out");
+    const std::vector<std::string> values = absl::StrSplit(neutral->values, " or ");
+    if (std::find(values.begin(), values.end(), text) != values.end()) continue;
+    return FieldError(absl::StrCat(path, name),
+                      absl::StrCat("is ", Quoted(text), ", which is not served; allowed is ", neutral->values));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> TextOf(const http::Content& content, const std::string& field) {
+  REFUSE_IF(content.ids_size() > 0, field, "has token ids; text is expected");
+  if (content.parts_size() == 0) {
+    REFUSE_IF(content.list() && content.texts_size() > 0, field,
+              "is a list of strings; a string or a list of parts is expected");
+    return content.texts_size() > 0 ? content.texts(0) : std::string();
+  }
+  std::string text;
+  for (int i = 0; i < content.parts_size(); ++i) {
+    const http::Part& part = content.parts(i);
+    REFUSE_IF(part.type() != "text", absl::StrCat(field, "[", i, "].type"), "is ", Quoted(part.type()),
+              "; parts of text are taken, no others");
+    absl::StrAppend(&text, i == 0 ? "" : "\n", part.text());
+  }
+  return text;
+}
+
+absl::Status SetMessages(const http::OpenAiGeneration& body, v1::GenerateRequest& request) {
+  REFUSE_IF(body.has_prompt(), "prompt", "is of /v1/completions; give messages");
+  REFUSE_IF(body.messages().empty(), "messages", "is missing or empty");
+  for (int i = 0; i < body.messages_size(); ++i) {
+    const http::OpenAiMessage& message = body.messages(i);
+    const std::string path = absl::StrCat("messages[", i, "]");
+    RETURN_IF_ERROR(CheckNeutral(message, path + "."));
+    ASSIGN_OR_RETURN(std::string text, TextOf(message.content(), path + ".content"));
+    v1::ChatMessage& ours = *request.add_messages();
+    ours.set_role(message.role() == "developer" ? "system" : message.role());
+    ours.set_content(std::move(text));
+  }
+  std::string arguments = body.chat_template_kwargs().text();
+  REFUSE_IF(!arguments.empty() && arguments[0] != '{', "chat_template_kwargs", "must be an object");
+  if (const std::string& tools = body.tools().text(); !tools.empty() && tools != "[]") {
+    if (arguments.empty()) arguments = "{}";
+    arguments.pop_back();
+    absl::StrAppend(&arguments, arguments.size() > 1 ? "," : "", "\"tools\":", tools, "}");
+  }
+  request.set_template_arguments(arguments);
+  return absl::OkStatus();
+}
+
+// One sequence for each prompt, taken out of the body.
+absl::StatusOr<std::vector<v1::Sequence>> TakePrompts(http::OpenAiGeneration& body) {
+  REFUSE_IF(!body.messages().empty(), "messages", "is of /v1/chat/completions; give a prompt");
+  REFUSE_IF(body.prompt().parts_size() > 0, "prompt", "has objects; texts or token ids are expected");
+  std::vector<v1::Sequence> prompts;
+  http::Content& content = *body.mutable_prompt();
+  for (std::string& text : *content.mutable_texts()) prompts.emplace_back().set_text(std::move(text));
+  for (v1::TokenIds& ids : *content.mutable_ids()) prompts.emplace_back().mutable_token_ids()->Swap(&ids);
+  REFUSE_IF(prompts.empty(), "prompt", "is missing or empty");
+  return prompts;
+}
+
+absl::Status SetSampling(const http::OpenAiGeneration& body, const RequestLimits& limits,
+                         v1::GenerateRequest& request) {
+  const bool two = body.has_max_tokens() && body.has_max_completion_tokens();
+  REFUSE_IF(two && body.max_tokens() != body.max_completion_tokens(), "max_tokens", "is ", body.max_tokens(),
+            " beside max_completion_tokens ", body.max_completion_tokens(), "; give one of them");
+  request.set_max_new_tokens(body.has_max_completion_tokens() ? body.max_completion_tokens()
+                             : body.has_max_tokens()          ? body.max_tokens()
+                                                              : limits.max_new_tokens);
+  request.set_overflow(v1::STOP);
+  request.set_temperature(body.has_temperature() ? body.temperature() : 1.0);
+  request.set_top_k(body.edgewise().top_k());
+  const double top_p = body.has_top_p() ? body.top_p() : 1.0;
+  // Ours is off at 0, and 1 leaves out what rounding leaves out.
+  request.set_top_p(top_p == 1.0 ? 0.0 : top_p == 0.0 ? std::numeric_limits<double>::min() : top_p);
+  REFUSE_IF(body.stop().ids_size() > 0 || body.stop().parts_size() > 0, "stop",
+            "must be a string or a list of strings");
+  *request.mutable_stop() = body.stop().texts();
+  if (!body.has_seed()) return absl::OkStatus();
+  const auto seed = static_cast<uint64_t>(body.seed());
+  REFUSE_IF(body.edgewise().has_seed() && body.edgewise().seed() != seed, "seed", "is ", body.seed(),
+            " beside another edgewise.seed; give one of them");
+  request.mutable_ensemble()->set_seed(seed);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<GenerationPlan> ParseGeneration(http::OpenAiGeneration& body, bool chat, const RequestLimits& limits) {
+  static constexpr const char* kOfChat[] = {"tools", "chat_template_kwargs"};
+  RETURN_IF_ERROR(
+      CheckNeutral(body, "", chat ? std::span<const char* const>(kOfChat) : std::span<const char* const>()));
+  REFUSE_IF(body.has_stream_options() && !body.stream(), "stream_options", "is set; it goes with stream");
+  ASSIGN_OR_RETURN(const ModelName model, ParseModelName(body.model()));
+  GenerationPlan plan;
+  v1::GenerateRequest& request = plan.request;
+  request.set_model(model.name);
+  request.set_version(model.version);
+  RETURN_IF_ERROR(SetOptions(body.edgewise(), request));
+  RETURN_IF_ERROR(SetSampling(body, limits, request));
+  if (chat) {
+    RETURN_IF_ERROR(SetMessages(body, request));
+  } else {
+    ASSIGN_OR_RETURN(plan.prompts, TakePrompts(body));
+  }
+  const uint64_t n = body.has_n() ? body.n() : 1, prompts = std::max<uint64_t>(1, plan.prompts.size());
+  REFUSE_IF(n < 1 || n * prompts > kMostChoices, "n", "is ", n, " for ", prompts, " prompts; allowed are 1 to ",
+            kMostChoices, " choices in all");
+  plan.n = static_cast<int>(n);
+  plan.seed = request.ensemble().has_seed() ? request.ensemble().seed() : absl::Uniform<uint64_t>(absl::BitGen());
+  return plan;
+}
+
+void GenerationPlan::Choose(int choice) {
+  if (!prompts.empty() && choice % n == 0) request.mutable_prompt()->Swap(&prompts[static_cast<size_t>(choice / n)]);
+  if (n > 1) request.mutable_ensemble()->set_seed(seed + static_cast<uint64_t>(choice % n) * kStreamStep);
+}
+
+}  // namespace edgewise::server

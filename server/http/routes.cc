@@ -1,0 +1,71 @@
+#include "server/http/routes.h"
+
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/field_error.h"
+#include "server/http/head.h"
+
+namespace edgewise::server {
+namespace {
+
+// Cuts the first segment, behind its slash, off `path`.
+std::string_view TakeSegment(std::string_view& path) {
+  path.remove_prefix(1);
+  const std::string_view segment = path.substr(0, path.find('/'));
+  path.remove_prefix(segment.size());
+  return segment;
+}
+
+bool Matches(std::string_view pattern, std::string_view path, std::vector<std::string>& arguments) {
+  arguments.clear();
+  while (!pattern.empty() && !path.empty() && path.front() == '/') {
+    const std::string_view expected = TakeSegment(pattern), found = TakeSegment(path);
+    if (expected != "{}") {
+      if (expected != found) return false;
+      continue;
+    }
+    std::string argument;
+    if (!DecodeSegment(found, &argument) || argument.empty()) return false;
+    arguments.push_back(std::move(argument));
+  }
+  return pattern.empty() && path.empty();
+}
+
+}  // namespace
+
+Routes::Match Routes::Find(const std::string& method, const std::string& path) const {
+  Match match;
+  size_t longest = 0;
+  for (const auto& [prefix, error] : apis_) {
+    if (!absl::StartsWith(path, prefix) || prefix.size() <= longest) continue;
+    longest = prefix.size();
+    match.error = error;
+  }
+  for (const Route& route : routes_) {
+    std::vector<std::string> arguments;
+    if (!Matches(route.path, path, arguments)) continue;
+    match.error = route.error;
+    if (route.method == method || (method == "HEAD" && std::string_view(route.method) == "GET")) {
+      match.route = &route;
+      match.arguments = std::move(arguments);
+      return match;
+    }
+    absl::StrAppend(&match.allow, match.allow.empty() ? "" : ", ",
+                    std::string_view(route.method) == "GET" ? "GET, HEAD" : route.method);
+  }
+  if (match.allow.empty()) {
+    const auto hint = hints_.find(path);
+    match.refusal = {
+        404, absl::UnimplementedError(absl::StrCat("there is no ", Quoted(path), hint == hints_.end() ? "" : "; ",
+                                                   hint == hints_.end() ? "" : hint->second))};
+  } else {
+    match.refusal = {
+        405, absl::UnimplementedError(absl::StrCat("the method is ", Quoted(method), "; allowed is ", match.allow))};
+  }
+  return match;
+}
+
+}  // namespace edgewise::server

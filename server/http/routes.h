@@ -1,0 +1,58 @@
+// The table of what the HTTP ports serve.
+#ifndef EDGEWISE_SERVER_HTTP_ROUTES_H_
+#define EDGEWISE_SERVER_HTTP_ROUTES_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/http/exchange.h"
+
+namespace edgewise::server {
+
+// A route takes GET (and HEAD) without a body, or POST with one of JSON.
+struct Route {
+  const char* method;           // "GET" or "POST"
+  const char* path;             // "{}" stands for one segment: "/v1/models/{}"; also its name in metrics and logs
+  ErrorBody error;              // of its API
+  bool open = false;            // no token is needed
+  bool apart = false;           // it takes long: on a thread for such
+  std::optional<Rpc> rpc = {};  // kPredict or kGenerate: a body that is not read is counted as one of these
+  // On a thread of the port, or one for long messages. It must not block.
+  std::function<void(const std::shared_ptr<Exchange>&)> serve;
+};
+
+// Filled before the port opens; then any thread.
+class Routes {
+ public:
+  void Add(Route route) { routes_.push_back(std::move(route)); }
+  // Errors of paths that no route has: those below `prefix` get the shape of that API. The longest prefix counts.
+  void AddApi(std::string prefix, ErrorBody error) { apis_.emplace_back(std::move(prefix), error); }
+
+  // More to say of a path that no route has.
+  void AddHint(std::string path, std::string hint) { hints_[std::move(path)] = std::move(hint); }
+
+  struct Match {
+    const Route* route = nullptr;  // null: `refusal` says why
+    std::vector<std::string> arguments;
+    HttpRefusal refusal;
+    std::string allow;  // with 405
+    ErrorBody error = PlainError;
+  };
+  Match Find(const std::string& method, const std::string& path) const;
+
+  const std::vector<Route>& all() const { return routes_; }
+
+ private:
+  std::vector<Route> routes_;
+  std::vector<std::pair<std::string, ErrorBody>> apis_;
+  std::map<std::string, std::string> hints_;
+};
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_HTTP_ROUTES_H_

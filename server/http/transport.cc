@@ -1,0 +1,85 @@
+#include "server/http/transport.h"
+
+#include <openssl/bio.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+
+#include <boost/asio/ssl/stream.hpp>
+#include <boost/asio/write.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace edgewise::server {
+namespace {
+
+namespace asio = boost::asio;
+namespace ssl = boost::asio::ssl;
+using asio::ip::tcp;
+
+class Plain final : public Transport {
+ public:
+  explicit Plain(tcp::socket socket) : socket_(std::move(socket)) {}
+
+  tcp::socket& socket() override { return socket_; }
+  void Handshake(std::function<void(const Error&)> done) override { done({}); }
+  void Read(asio::mutable_buffer bytes, Done done) override { socket_.async_read_some(bytes, std::move(done)); }
+  void Write(asio::const_buffer bytes, Done done) override { asio::async_write(socket_, bytes, std::move(done)); }
+  std::string Subject() const override { return ""; }
+
+ private:
+  tcp::socket socket_;
+};
+
+class Tls final : public Transport {
+ public:
+  Tls(tcp::socket socket, std::shared_ptr<ssl::context> context)
+      : context_(std::move(context)), stream_(std::move(socket), *context_) {}
+
+  tcp::socket& socket() override { return stream_.next_layer(); }
+  void Handshake(std::function<void(const Error&)> done) override {
+    stream_.async_handshake(ssl::stream_base::server, std::move(done));
+  }
+  void Read(asio::mutable_buffer bytes, Done done) override { stream_.async_read_some(bytes, std::move(done)); }
+  void Write(asio::const_buffer bytes, Done done) override { asio::async_write(stream_, bytes, std::move(done)); }
+
+  // As gRPC writes it (GRPC_X509_SUBJECT_PROPERTY_NAME): a client is one principal on both ports.
+  std::string Subject() const override {
+    const std::unique_ptr<X509, decltype(&X509_free)> certificate(
+        SSL_get_peer_certificate(const_cast<ssl::stream<tcp::socket>&>(stream_).native_handle()), X509_free);
+    const std::unique_ptr<BIO, decltype(&BIO_free)> out(BIO_new(BIO_s_mem()), BIO_free);
+    if (!certificate || !out) return "";
+    X509_NAME_print_ex(out.get(), X509_get_subject_name(certificate.get()), 0, XN_FLAG_RFC2253);
+    char* text = nullptr;
+    const long size = BIO_get_mem_data(out.get(), &text);
+    return size > 0 ? std::string(text, static_cast<size_t>(size)) : "";
+  }
+
+ private:
+  const std::shared_ptr<ssl::context> context_;
+  ssl::stream<tcp::socket> stream_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> MakePlainTransport(tcp::socket socket) { return std::make_unique<Plain>(std::move(socket)); }
+
+std::unique_ptr<Transport> MakeTlsTransport(tcp::socket socket, std::shared_ptr<ssl::context> context) {
+  return std::make_unique<Tls>(std::move(socket), std::move(context));
+}
+
+absl::StatusOr<std::shared_ptr<ssl::context>> MakeTlsContext(const Certificates::Files& files) {
+  auto context = std::make_shared<ssl::context>(ssl::context::tls_server);
+  SSL_CTX_set_min_proto_version(context->native_handle(), TLS1_2_VERSION);
+  Transport::Error error;
+  context->use_certificate_chain(asio::buffer(files.certificate), error);
+  if (!error) context->use_private_key(asio::buffer(files.key), ssl::context::pem, error);
+  if (!error && !files.client_ca.empty()) {
+    context->add_certificate_authority(asio::buffer(files.client_ca), error);
+    if (!error) context->set_verify_mode(ssl::verify_peer | ssl::verify_fail_if_no_peer_cert, error);
+  }
+  if (error) return absl::InvalidArgumentError(absl::StrCat("--tls_certificate: ", error.message()));
+  return context;
+}
+
+}  // namespace edgewise::server

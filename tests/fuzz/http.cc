@@ -1,0 +1,102 @@
+// Fuzz target of the heads and bodies of HTTP.
+#include <google/protobuf/stubs/logging.h>
+#include <google/protobuf/util/json_util.h>
+
+#include <nlohmann/json.hpp>
+
+#include "edgewise/v1/inference.pb.h"
+#include "http/bodies.pb.h"
+#include "server/base/memory.h"
+#include "server/http/head.h"
+#include "server/http/json_in.h"
+#include "server/http/openai.h"
+#include "tests/fuzz/targets.h"
+
+namespace edgewise::fuzz {
+namespace {
+
+using server::JsonDialect;
+
+constexpr uint64_t kObjectBytes = 1024;  // the message itself
+
+void RequireError(const absl::Status& status) {
+  RequireReadable(std::string(status.message()));
+  for (const int code : {400, 429, 500}) {
+    Require(nlohmann::json::accept(server::OpenAiError(status, code)), "an error is JSON");
+  }
+}
+
+template <typename Message>
+bool Read(const std::string& text, JsonDialect dialect, Message& message) {
+  server::MemoryLedger ledger(uint64_t{64} << 20);
+  server::MemoryHold memory(ledger);
+  const absl::Status status = server::ReadJson(text, dialect, message, memory);
+  Require(message.SpaceUsedLong() <= memory.bytes() + kObjectBytes, "a body takes no more than was counted");
+  if (!status.ok()) {
+    RequireError(status);
+    return false;
+  }
+  Require(nlohmann::json::accept(text), "what is taken is JSON");
+  return true;
+}
+
+template <typename Message>
+void ReadNative(const std::string& text) {
+  Message ours, theirs;
+  if (!Read(text, JsonDialect::kProtobuf, ours)) return;
+  if (!google::protobuf::util::JsonStringToMessage(text, &theirs).ok()) return;
+  Require(ours.SerializeAsString() == theirs.SerializeAsString(), "a body is read as Protobuf reads it");
+}
+
+void ReadGeneration(const std::string& text, bool chat) {
+  http::OpenAiGeneration body;
+  if (!Read(text, JsonDialect::kPlain, body)) return;
+  auto plan = server::ParseGeneration(body, chat, {});
+  if (!plan.ok()) return RequireError(plan.status());
+  Require(plan->choices() >= 1 && plan->choices() <= 128, "a body asks for some choices");
+  for (int choice = 0; choice < plan->choices(); ++choice) {
+    plan->Choose(choice);
+    const v1::GenerateRequest& request = plan->request;
+    Require(request.has_prompt() != (request.messages_size() > 0), "a choice has a prompt or messages");
+    if (choice % plan->n == 0 && plan->n > 1) {
+      Require(request.ensemble().seed() == plan->seed, "the first choice has the seed itself");
+    }
+    const std::string& arguments = request.template_arguments();
+    Require(arguments.empty() || nlohmann::json::accept(arguments), "arguments of a template are JSON");
+  }
+}
+
+}  // namespace
+
+void FuzzHttp(const std::string& bytes) {
+  static google::protobuf::LogSilencer silence;
+  if (bytes.empty()) return;
+  const std::string rest = bytes.substr(1);
+  switch (static_cast<uint8_t>(bytes[0]) % 6) {
+    case 0: {
+      const server::HttpRefusal refusal = server::CheckHead(rest);
+      Require((refusal.code == 0) == refusal.status.ok(), "a refusal has a reason");
+      if (refusal.code != 0) RequireError(refusal.status);
+      server::IsServedHost(rest, {"*.example.com"});
+      server::IsAllowedOrigin(rest, "localhost", {});
+      std::string decoded;
+      server::DecodeSegment(rest, &decoded);
+      return;
+    }
+    case 1:
+      return ReadGeneration(rest, false);
+    case 2:
+      return ReadGeneration(rest, true);
+    case 3: {
+      http::OpenAiEmbeddings body;
+      Read(rest, JsonDialect::kPlain, body);
+      return;
+    }
+    case 4:
+      return ReadNative<v1::PredictRequest>(rest);
+    default:
+      return ReadNative<v1::GenerateRequest>(rest);
+  }
+}
+
+}  // namespace edgewise::fuzz

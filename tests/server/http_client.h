@@ -1,0 +1,139 @@
+// A client of HTTP/1.1 on loopback: sends what a test says, byte for byte, and reads answers whole.
+#ifndef EDGEWISE_TESTS_SERVER_HTTP_CLIENT_H_
+#define EDGEWISE_TESTS_SERVER_HTTP_CLIENT_H_
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <string>
+
+namespace edgewise::server {
+
+struct HttpReply {
+  int code = 0;  // 0: the connection ended without an answer
+  std::string head;
+  std::string body;
+
+  // The value of a field; empty: the answer has none.
+  std::string field(const std::string& name) const {
+    const size_t at = head.find("\r\n" + name + ": ");
+    if (at == std::string::npos) return "";
+    const size_t begin = at + name.size() + 4;
+    return head.substr(begin, head.find("\r\n", begin) - begin);
+  }
+};
+
+class HttpClient {
+ public:
+  explicit HttpClient(int port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    const timeval timeout{60, 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  }
+  ~HttpClient() { Close(); }
+  HttpClient(const HttpClient&) = delete;
+  HttpClient& operator=(const HttpClient&) = delete;
+
+  int fd() const { return fd_; }
+  void Close() {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+  // False: the server has closed the connection.
+  bool Send(const std::string& bytes) {
+    return send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+  }
+
+  // The next answer. `no_body`: to HEAD.
+  HttpReply Read(bool no_body = false) {
+    HttpReply reply;
+    size_t end;
+    while ((end = read_.find("\r\n\r\n")) == std::string::npos) {
+      if (!More()) return reply;
+    }
+    reply.head = read_.substr(0, end + 2);
+    read_.erase(0, end + 4);
+    reply.code = std::atoi(reply.head.c_str() + 9);
+    if (no_body || reply.code == 204 || reply.code == 100) return reply;
+    if (reply.field("Transfer-Encoding") == "chunked") {
+      for (std::string chunk; NextChunk(&chunk) && !chunk.empty();) reply.body += chunk;
+    } else if (const std::string length = reply.field("Content-Length"); !length.empty()) {
+      const auto size = static_cast<size_t>(std::atoll(length.c_str()));
+      while (read_.size() < size && More()) {
+      }
+      reply.body = read_.substr(0, size);
+      read_.erase(0, size);
+    } else {
+      while (More()) {
+      }
+      reply.body = std::exchange(read_, "");
+    }
+    return reply;
+  }
+  // The head of an answer in chunks, and each chunk; empty: the last. False: the connection has ended.
+  std::string ReadHead() {
+    size_t end;
+    while ((end = read_.find("\r\n\r\n")) == std::string::npos) {
+      if (!More()) return "";
+    }
+    const std::string head = read_.substr(0, end + 2);
+    read_.erase(0, end + 4);
+    return head;
+  }
+  bool NextChunk(std::string* chunk) {
+    chunk->clear();
+    size_t line;
+    while ((line = read_.find("\r\n")) == std::string::npos) {
+      if (!More()) return false;
+    }
+    const size_t size = std::strtoul(read_.c_str(), nullptr, 16);
+    while (read_.size() < line + 2 + size + 2) {
+      if (!More()) return false;
+    }
+    *chunk = read_.substr(line + 2, size);
+    read_.erase(0, line + 2 + size + 2);
+    return true;
+  }
+  // Whether the server ends the connection without another byte.
+  bool Ended() {
+    const bool more = More();
+    return !more && read_.empty();
+  }
+
+  HttpReply Ask(const std::string& method, const std::string& path, const std::string& fields = "") {
+    Send(method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n" + fields + "\r\n");
+    return Read(method == "HEAD");
+  }
+  HttpReply Post(const std::string& path, const std::string& json, const std::string& fields = "") {
+    Send(Posted(path, json, fields));
+    return Read();
+  }
+  static std::string Posted(const std::string& path, const std::string& json, const std::string& fields = "") {
+    return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
+           std::to_string(json.size()) + "\r\n" + fields + "\r\n" + json;
+  }
+
+ private:
+  bool More() {
+    char buffer[16384];
+    const ssize_t n = recv(fd_, buffer, sizeof buffer, 0);
+    EXPECT_TRUE(n >= 0 || errno == ECONNRESET) << "the server said nothing for 60 s: errno " << errno;
+    if (n > 0) read_.append(buffer, static_cast<size_t>(n));
+    return n > 0;
+  }
+
+  int fd_;
+  std::string read_;
+};
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_TESTS_SERVER_HTTP_CLIENT_H_

@@ -1,0 +1,184 @@
+// JSON in and out.
+#include <gmock/gmock.h>
+#include <google/protobuf/util/json_util.h>
+#include <google/protobuf/util/message_differencer.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/field_error.h"
+#include "edgewise/v1/inference.pb.h"
+#include "http/bodies.pb.h"
+#include "server/http/json_in.h"
+#include "server/http/json_out.h"
+
+namespace edgewise::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+template <typename Message>
+absl::Status Read(const std::string& text, Message& message, JsonDialect dialect = JsonDialect::kPlain) {
+  message.Clear();
+  MemoryHold memory;
+  return ReadJson(text, dialect, message, memory);
+}
+
+absl::Status ReadBody(const std::string& text) {
+  http::OpenAiGeneration body;
+  return Read(text, body);
+}
+
+TEST(JsonOutTest, TextsAreEscapedAndAlwaysUtf8) {
+  JsonOut json;
+  json.BeginObject().Key("a\"").String(std::string("\n\x01\\\x7f", 4)).Key("b").BeginArray();
+  json.String("\xC3\xA9\xF0\x9F\x98\x80").String("\xFFx\xE2\x82").EndArray().EndObject();
+  EXPECT_EQ(json.text(),
+            "{\"a\\\"\":\"\\n\\u0001\\\\\\u007f\",\"b\":[\"\xC3\xA9\xF0\x9F\x98\x80\","
+            "\"\xEF\xBF\xBDx\xEF\xBF\xBD\"]}");
+}
+
+TEST(JsonOutTest, NumbersAreReadAsTheSame) {
+  for (const float value : {0.1f, 1e-45f, 3.4e38f, -0.0f, 16777216.0f}) {
+    JsonOut json;
+    json.Number(value);
+    EXPECT_EQ(std::strtof(json.text().c_str(), nullptr), value) << json.text();
+  }
+  JsonOut json;
+  json.BeginArray().Number(0.1).Number(std::nan("")).Number(std::numeric_limits<float>::infinity());
+  json.Unsigned(18446744073709551615u).Integer(-5).Bool(true).Null().EndArray();
+  EXPECT_EQ(json.text(), "[0.1,null,null,18446744073709551615,-5,true,null]");
+}
+
+TEST(JsonInTest, AContentIsATextOrTokensOrListsOfThem) {
+  http::OpenAiGeneration body;
+  ASSERT_TRUE(Read(R"({"prompt":"one"})", body).ok());
+  EXPECT_FALSE(body.prompt().list());
+  EXPECT_THAT(body.prompt().texts(), ElementsAre("one"));
+  ASSERT_TRUE(Read(R"({"prompt":["a","b"]})", body).ok());
+  EXPECT_THAT(body.prompt().texts(), ElementsAre("a", "b"));
+  ASSERT_TRUE(Read(R"({"prompt":[1,2]})", body).ok());
+  ASSERT_EQ(body.prompt().ids_size(), 1);
+  EXPECT_THAT(body.prompt().ids(0).values(), ElementsAre(1, 2));
+  ASSERT_TRUE(Read(R"({"prompt":[[1,2],[3]]})", body).ok());
+  ASSERT_EQ(body.prompt().ids_size(), 2);
+  EXPECT_THAT(body.prompt().ids(1).values(), ElementsAre(3));
+  ASSERT_TRUE(Read(R"({"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]})", body).ok());
+  EXPECT_EQ(body.messages(0).content().parts(0).text(), "x");
+}
+
+TEST(JsonInTest, AnotherValueNamesItsField) {
+  for (const auto& [text, field, what] : std::vector<std::tuple<std::string, std::string, std::string>>{
+           {R"({"prompt":["a",1]})", "prompt[1]", "is of another kind than those before it"},
+           {R"({"prompt":[1,"a"]})", "prompt[1]", "is of another kind than those before it"},
+           {R"({"prompt":[[1],2]})", "prompt[1]", "is of another kind than those before it"},
+           {R"({"prompt":[1,[2]]})", "prompt[1]", "is of another kind than those before it"},
+           {R"({"prompt":[[1,"x"]]})", "prompt[0][1]", "must be an integer of 32 bits"},
+           {R"({"prompt":[1.5]})", "prompt[0]", "must be an integer of 32 bits"},
+           {R"({"prompt":[2147483648]})", "prompt[0]", "must be an integer of 32 bits"},
+           {R"({"prompt":7})", "prompt", "must be a string or a list"},
+           {R"({"prompt":{}})", "prompt", "is an object; it must be none"},
+           {R"({"max_tokens":"5"})", "max_tokens", "must be an integer from 0 to 4294967295"},
+           {R"({"max_tokens":-1})", "max_tokens", "must be an integer from 0 to 4294967295"},
+           {R"({"max_tokens":[5]})", "max_tokens", "is a list; it must be none"},
+           {R"({"temperature":true})", "temperature", "must be a number"},
+           {R"({"stream":1})", "stream", "must be true or false"},
+           {R"({"model":null,"model":"a"})", "model", "is given twice"},
+           {R"({"messages":{}})", "messages", "is an object; it must be none"},
+           {R"({"messages":[{"role":"user","content":"x","colour":1}]})", "messages[0].colour",
+            "is no field that is taken here"},
+           {R"({"messages":[null]})", "messages[0]", "is null; it must be left out"},
+           {R"({"edgewise":{"max_density":"x"}})", "edgewise.max_density", "must be a number"},
+           {R"({"maxTokens":5})", "maxTokens", "is no field that is taken here"},
+           {R"({"metadata":{"a":1,"a":2}})", "metadata", "has the field \"a\" twice"},
+       }) {
+    const absl::Status status = ReadBody(text);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << text;
+    EXPECT_EQ(FieldOf(status), field) << text;
+    EXPECT_EQ(status.message(), field + " " + what) << text;
+  }
+  for (const char* text : {"", "[]", "null", "5", "\"x\"", "{", "{}{}", "{\"model\":\"\xFF\"}", "{\"model\":'a'}",
+                           "{\"n\":1e999}", "{\"n\":01}", "{model:1}", "{\"model\":\"\\ud800\"}", "{} x"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ReadBody(text))) << text;
+  }
+}
+
+TEST(JsonInTest, NullLeavesAFieldOut) {
+  http::OpenAiGeneration body;
+  ASSERT_TRUE(Read(R"({"n":null,"prompt":null,"messages":null,"edgewise":null,"stream":null,"user":null})", body).ok());
+  EXPECT_EQ(body.ByteSizeLong(), 0u);
+}
+
+TEST(JsonInTest, AnyJsonIsKeptAsItsShortestText) {
+  http::OpenAiGeneration body;
+  ASSERT_TRUE(Read("{ \"tools\" : [ {\"a\" : [1, 2.50, -3, \"x\\u00e9\", true, null, {} ] } ], \"user\": \"me\","
+                   "\"metadata\": {\"k\": {}} }",
+                   body)
+                  .ok());
+  EXPECT_EQ(body.tools().text(), "[{\"a\":[1,2.50,-3,\"x\xC3\xA9\",true,null,{}]}]");
+  EXPECT_EQ(body.user().text(), "\"me\"");
+  EXPECT_EQ(body.metadata().text(), "{\"k\":{}}");
+}
+
+TEST(JsonInTest, SixtyFourLevelsAreTakenAndNoMore) {
+  const auto nested = [](int levels) {
+    return "{\"metadata\":" + std::string(static_cast<size_t>(levels), '[') +
+           std::string(static_cast<size_t>(levels), ']') + "}";
+  };
+  EXPECT_TRUE(ReadBody(nested(63)).ok());
+  EXPECT_THAT(ReadBody(nested(64)).message(), HasSubstr("nests deeper than 64 levels"));
+  EXPECT_THAT(ReadBody(nested(100000)).message(), HasSubstr("nests deeper than 64 levels"));
+}
+
+TEST(JsonInTest, WhatIsMadeOfATextIsCountedBeforeItIsMade) {
+  // Two bytes a text.
+  std::string text = "{\"prompt\":[\"\"";
+  for (int i = 0; i < 100000; ++i) text += ",\"\"";
+  text += "]}";
+  MemoryLedger ledger(uint64_t{64} << 20);
+  http::OpenAiGeneration body;
+  {
+    MemoryHold memory(ledger);
+    ASSERT_TRUE(ReadJson(text, JsonDialect::kPlain, body, memory).ok());
+    EXPECT_GE(memory.bytes(), body.SpaceUsedLong());
+  }
+  MemoryLedger small(uint64_t{8} << 20);
+  MemoryHold memory(small);
+  body.Clear();
+  EXPECT_TRUE(absl::IsResourceExhausted(ReadJson(text, JsonDialect::kPlain, body, memory)));
+  EXPECT_LE(memory.bytes(), small.limit());
+  EXPECT_LT(body.SpaceUsedLong(), small.limit());
+  // As many parts as no message may have.
+  text.resize(text.size() - 2);
+  for (int i = 0; i < 40000; ++i) text += ",\"\"";
+  MemoryHold unbounded;
+  body.Clear();
+  EXPECT_THAT(std::string(ReadJson(text + "]}", JsonDialect::kPlain, body, unbounded).message()), HasSubstr("131072"));
+}
+
+TEST(JsonInTest, ProtobufsMappingIsReadAsProtobufReadsIt) {
+  for (const char* text : {
+           R"({"model":"m","version":"7","inputs":[{"sequence":{"tokenIds":{"values":[1,2]}}}]})",
+           R"({"model":"m","version":7,"inputs":[{"sequence":{"token_ids":{"values":["1",2.0]}}}]})",
+           R"({"inputs":[{"sequence":{"image":"/+8="},"second":{"features":{"rows":1,"values":[0.5,"NaN",1e3]}}}]})",
+           R"({"inputs":[{"sequence":{"image":"_-8"}}],"attention":"DENSE","budget":{"maxDensity":0.5,"keep":2}})",
+           R"({"ensemble":{"seed":"18446744073709551615","samples":3,"tolerance":"Infinity"}})",
+           R"({"override":{"kind":"ssa","sigma":[0.25,1],"threshold":0},"requestId":"x","profile":null})",
+           R"({})",
+       }) {
+    v1::PredictRequest ours, theirs;
+    const absl::Status status = Read(text, ours, JsonDialect::kProtobuf);
+    ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(text, &theirs).ok()) << text;
+    EXPECT_TRUE(status.ok()) << text << status;
+    EXPECT_EQ(ours.SerializeAsString(), theirs.SerializeAsString()) << text;
+  }
+  v1::PredictRequest request;
+  EXPECT_EQ(Read(R"({"budget":{"maxEdges":1,"maxDensity":0.5}})", request, JsonDialect::kProtobuf).message(),
+            "budget.max_density is given beside another of cap; choose one of them");
+  EXPECT_EQ(Read(R"({"requestId":"a","request_id":"b"})", request, JsonDialect::kProtobuf).message(),
+            "request_id is given twice");
+}
+
+}  // namespace
+}  // namespace edgewise::server

@@ -1,0 +1,339 @@
+// OpenAI's API over a real port: the same answers as gRPC's in that API's shapes.
+#include <gmock/gmock.h>
+
+#include <cstring>
+#include <fstream>
+
+#include "absl/strings/escaping.h"
+#include "tests/server/http_fixture.h"
+
+namespace edgewise::server {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kModel[] = "gpt2_untied";  // with a chat template
+
+class OpenAiTest : public ::testing::Test {
+ protected:
+  HttpServerFixture http_{HttpOptions(tests::TestdataFolder() + "_hugging_face")};
+
+  std::string Written(const v1::GenerateRequest& request) {
+    const Generated generated = Generate(http_.server, request);
+    EXPECT_TRUE(generated.status.ok()) << generated.status.error_message();
+    return generated.text();
+  }
+  static v1::GenerateRequest Sampled(uint64_t seed, uint32_t tokens) {
+    v1::GenerateRequest request;
+    request.set_model(kModel);
+    request.set_max_new_tokens(tokens);
+    request.set_temperature(1.0);
+    request.mutable_ensemble()->set_seed(seed);
+    request.set_overflow(v1::STOP);
+    return request;
+  }
+};
+
+json Chat(uint64_t seed = 7) {
+  return {
+      {"model", kModel}, {"messages", {{{"role", "user"}, {"content", "hello"}}}}, {"max_tokens", 12}, {"seed", seed}};
+}
+
+TEST_F(OpenAiTest, ModelsAreThoseThatServe) {
+  const json list = json::parse(http_.Get("/v1/models").body);
+  EXPECT_EQ(list["object"], "list");
+  std::vector<std::string> ids;
+  for (const json& model : list["data"]) ids.push_back(model["id"]);
+  EXPECT_THAT(ids, ::testing::Contains(kModel));
+  for (const std::string& id : {std::string(kModel), std::string(kModel) + "@1", std::string(kModel) + "%401"}) {
+    const json model = json::parse(http_.Get("/v1/models/" + id).body);
+    EXPECT_EQ(model["object"], "model") << model;
+    EXPECT_EQ(model["edgewise"]["task"], "causal-lm");
+  }
+  for (const char* id : {"nothing", "gpt2_untied@2"}) {
+    const HttpReply unknown = http_.Get(std::string("/v1/models/") + id);
+    EXPECT_EQ(unknown.code, 404);
+    const json error = json::parse(unknown.body)["error"];
+    EXPECT_EQ(error["code"], "model_not_found");
+    EXPECT_EQ(error["param"], "model");
+    EXPECT_EQ(error["type"], "invalid_request_error");
+  }
+}
+
+TEST_F(OpenAiTest, ACompletionIsTheTextThatGenerateWrites) {
+  v1::GenerateRequest request = Sampled(7, 12);
+  request.mutable_prompt()->set_text("hello");
+  const std::string text = Written(request);
+  const json answer =
+      http_.Answer("/v1/completions", {{"model", kModel}, {"prompt", "hello"}, {"max_tokens", 12}, {"seed", 7}});
+  EXPECT_EQ(answer["object"], "text_completion");
+  EXPECT_EQ(answer["choices"][0]["text"], text);
+  EXPECT_EQ(answer["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(answer["choices"][0]["edgewise"]["seed"], 7);
+  EXPECT_EQ(answer["choices"][0]["edgewise"]["density"], 1.0);
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 12);
+  EXPECT_EQ(answer["usage"]["total_tokens"], 12 + answer["usage"]["prompt_tokens"].get<int>());
+  // Negative seeds are those of 64 bits.
+  request.mutable_ensemble()->set_seed(~uint64_t{0});
+  EXPECT_EQ(
+      http_.Answer("/v1/completions",
+                   {{"model", kModel}, {"prompt", "hello"}, {"max_tokens", 12}, {"seed", -1}})["choices"][0]["text"],
+      Written(request));
+}
+
+TEST_F(OpenAiTest, AChatIsTheTextThatGenerateWritesWholeOrAsAStream) {
+  v1::GenerateRequest request = Sampled(7, 12);
+  v1::ChatMessage& message = *request.add_messages();
+  message.set_role("user");
+  message.set_content("hello");
+  const std::string text = Written(request);
+  const json answer = http_.Answer("/v1/chat/completions", Chat());
+  EXPECT_EQ(answer["object"], "chat.completion");
+  EXPECT_EQ(answer["choices"][0]["message"]["role"], "assistant");
+  EXPECT_EQ(answer["choices"][0]["message"]["content"], text);
+
+  json streamed = Chat();
+  streamed["stream"] = true;
+  streamed["stream_options"] = {{"include_usage", true}};
+  std::string joined;
+  const std::vector<json> events = http_.Events("/v1/chat/completions", streamed);
+  ASSERT_GE(events.size(), 3u);
+  EXPECT_EQ(events[0]["choices"][0]["delta"], json({{"role", "assistant"}, {"content", ""}}));
+  for (const json& event : events) {
+    EXPECT_EQ(event["object"], "chat.completion.chunk");
+    EXPECT_EQ(event["id"], events[0]["id"]);
+    if (event["choices"].empty()) continue;
+    joined += event["choices"][0]["delta"].value("content", "");
+  }
+  EXPECT_EQ(joined, text);
+  EXPECT_EQ(events[events.size() - 2]["choices"][0]["finish_reason"], answer["choices"][0]["finish_reason"]);
+  EXPECT_EQ(events.back()["usage"], answer["usage"]);
+  EXPECT_THAT(http_.Post("/v1/chat/completions", streamed).body, ::testing::EndsWith("data: [DONE]\n\n"));
+}
+
+TEST_F(OpenAiTest, TheFirstOfSeveralChoicesIsTheOneAlone) {
+  json body = Chat(3);
+  const std::string alone = http_.Answer("/v1/chat/completions", body)["choices"][0]["message"]["content"];
+  body["n"] = 3;
+  const json choices = http_.Answer("/v1/chat/completions", body)["choices"];
+  ASSERT_EQ(choices.size(), 3u);
+  EXPECT_EQ(choices[0]["message"]["content"], alone);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(choices[i]["index"], i);
+    json same = Chat();
+    same.erase("seed");
+    same["edgewise"]["seed"] = choices[i]["edgewise"]["seed"];
+    EXPECT_EQ(http_.Answer("/v1/chat/completions", same)["choices"][0]["message"], choices[i]["message"]);
+  }
+  EXPECT_NE(choices[0]["edgewise"]["seed"], choices[1]["edgewise"]["seed"]);
+  // Each of several prompts has its choices, and is counted once.
+  const json answer = http_.Answer(
+      "/v1/completions", {{"model", kModel}, {"prompt", {"hello", "a b"}}, {"n", 2}, {"max_tokens", 4}, {"seed", 5}});
+  ASSERT_EQ(answer["choices"].size(), 4u);
+  EXPECT_LE(answer["usage"]["completion_tokens"], 16);
+  int prompt_tokens = 0;
+  for (int i = 0; i < 2; ++i) {
+    const json one = http_.Answer(
+        "/v1/completions", {{"model", kModel}, {"prompt", i == 0 ? "hello" : "a b"}, {"max_tokens", 4}, {"seed", 5}});
+    EXPECT_EQ(answer["choices"][2 * i]["text"], one["choices"][0]["text"]);
+    prompt_tokens += one["usage"]["prompt_tokens"].get<int>();
+  }
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], prompt_tokens);
+}
+
+TEST_F(OpenAiTest, WithoutAMaximumATextEndsWithTheContext) {
+  const json answer = http_.Answer("/v1/completions", {{"model", kModel}, {"prompt", "hello"}, {"seed", 7}});
+  const json model = json::parse(http_.Get(std::string("/v1/models/") + kModel).body);
+  EXPECT_LE(answer["usage"]["total_tokens"].get<int>(), model["edgewise"]["max_tokens"].get<int>() + 1);
+  EXPECT_THAT(answer["choices"][0]["finish_reason"], ::testing::AnyOf("length", "stop"));
+}
+
+TEST_F(OpenAiTest, ContentMayComeInPartsAndFromADeveloper) {
+  const auto write = [&](const json& messages) {
+    json body = Chat();
+    body["messages"] = messages;
+    return http_.Answer("/v1/chat/completions", body)["choices"][0]["message"]["content"];
+  };
+  EXPECT_EQ(write({{{"role", "user"}, {"content", {{{"type", "text"}, {"text", "hello"}}}}}}),
+            write({{{"role", "user"}, {"content", "hello"}}}));
+  EXPECT_EQ(write({{{"role", "developer"}, {"content", "be kind"}}, {{"role", "user"}, {"content", "hello"}}}),
+            write({{{"role", "system"}, {"content", "be kind"}}, {{"role", "user"}, {"content", "hello"}}}));
+}
+
+TEST_F(OpenAiTest, FieldsThatAskForNothingAreTaken) {
+  json body = Chat();
+  const json plain = http_.Answer("/v1/chat/completions", body)["choices"][0]["message"];
+  for (const auto& [field, value] : std::vector<std::pair<std::string, json>>{{"user", "me"},
+                                                                              {"metadata", {{"a", "b"}}},
+                                                                              {"store", false},
+                                                                              {"service_tier", "auto"},
+                                                                              {"response_format", {{"type", "text"}}},
+                                                                              {"tools", json::array()},
+                                                                              {"tool_choice", "auto"},
+                                                                              {"presence_penalty", 0},
+                                                                              {"frequency_penalty", 0.0},
+                                                                              {"logit_bias", json::object()},
+                                                                              {"logprobs", false},
+                                                                              {"top_logprobs", nullptr},
+                                                                              {"top_p", 1},
+                                                                              {"temperature", 1.0},
+                                                                              {"n", 1},
+                                                                              {"stop", nullptr},
+                                                                              {"parallel_tool_calls", true},
+                                                                              {"modalities", {"text"}}}) {
+    body[field] = value;
+  }
+  EXPECT_EQ(http_.Answer("/v1/chat/completions", body)["choices"][0]["message"], plain);
+}
+
+TEST_F(OpenAiTest, FieldsThatAreNotServedAreNamed) {
+  const auto refused = [&](const std::string& path, const json& more, const std::string& param) {
+    json body = path == "/v1/completions" ? json{{"model", kModel}, {"prompt", "a"}} : Chat();
+    body.update(more);
+    const HttpReply reply = http_.Post(path, body);
+    EXPECT_EQ(reply.code, 400) << more;
+    const json error = json::parse(reply.body)["error"];
+    EXPECT_EQ(error["param"], param) << error;
+    EXPECT_EQ(error["type"], "invalid_request_error");
+    EXPECT_THAT(error["message"].get<std::string>(), ::testing::StartsWith(param));
+  };
+  const std::string chat = "/v1/chat/completions", completions = "/v1/completions";
+  refused(completions, {{"suffix", "x"}}, "suffix");
+  refused(completions, {{"best_of", 2}}, "best_of");
+  refused(completions, {{"echo", true}}, "echo");
+  refused(completions, {{"logprobs", 2}}, "logprobs");
+  refused(completions, {{"messages", Chat()["messages"]}}, "messages");
+  refused(completions, {{"tools", {{{"type", "function"}}}}}, "tools");
+  refused(chat, {{"logit_bias", {{"5", 1}}}}, "logit_bias");
+  refused(chat, {{"response_format", {{"type", "json_object"}}}}, "response_format");
+  refused(chat, {{"tool_choice", "required"}}, "tool_choice");
+  refused(chat, {{"presence_penalty", 0.5}}, "presence_penalty");
+  refused(chat, {{"audio", {{"voice", "x"}}}}, "audio");
+  refused(chat, {{"colour", "red"}}, "colour");
+  refused(chat, {{"prompt", "x"}}, "prompt");
+  refused(chat, {{"n", 0}}, "n");
+  refused(chat, {{"n", 129}}, "n");
+  refused(chat, {{"max_tokens", 5000}}, "max_tokens");
+  refused(chat, {{"max_tokens", 5}, {"max_completion_tokens", 6}}, "max_tokens");
+  refused(chat, {{"temperature", -1}}, "temperature");
+  refused(chat, {{"top_p", 1.5}}, "top_p");
+  refused(chat, {{"stop", json::array({1})}}, "stop");
+  refused(chat, {{"stream_options", {{"include_usage", true}}}}, "stream_options");
+  refused(chat, {{"edgewise", {{"max_density", 2.0}}}}, "edgewise.max_density");
+  refused(chat, {{"edgewise", {{"samples", 10000}}}}, "edgewise.samples");
+  refused(chat, {{"messages", {{{"role", "user"}, {"content", {{{"type", "image_url"}}}}}}}},
+          "messages[0].content[0].type");
+  refused(chat, {{"messages", {{{"role", "robot"}, {"content", "x"}}}}}, "messages[0].role");
+}
+
+TEST_F(OpenAiTest, OtherPathsSayWhatThereIs) {
+  const HttpReply responses = http_.Post("/v1/responses", {{"model", kModel}, {"input", "x"}});
+  EXPECT_EQ(responses.code, 404);
+  EXPECT_THAT(json::parse(responses.body)["error"]["message"].get<std::string>(), HasSubstr("/v1/chat/completions"));
+  EXPECT_EQ(http_.Get("/v1/chat/completions").code, 405);
+  const HttpReply embeddings = http_.Post("/v1/embeddings", {{"model", kModel}, {"input", "x"}});
+  EXPECT_EQ(embeddings.code, 400);
+  EXPECT_THAT(embeddings.body, HasSubstr("which does causal-lm"));
+}
+
+class OpenAiBudgetTest : public ::testing::Test {
+ protected:
+  HttpServerFixture http_;
+};
+
+TEST_F(OpenAiBudgetTest, NoRowOfAGenerationHasMoreEdgesThanItsCap) {
+  const json answer = http_.Answer("/v1/completions", {{"model", "lm-ssa-local"},
+                                                       {"prompt", {3, 1, 4, 1, 5, 9, 2, 6}},
+                                                       {"max_tokens", 8},
+                                                       {"seed", 1},
+                                                       {"edgewise", {{"max_density", 0.9}, {"samples", 2}}}});
+  v1::GenerateRequest request = ShortRequest("lm-ssa-local", 8);
+  for (const int id : {9, 2, 6}) request.mutable_prompt()->mutable_token_ids()->add_values(id);
+  request.mutable_budget()->set_max_density(0.9);
+  request.mutable_ensemble()->set_samples(2);
+  request.mutable_ensemble()->set_seed(1);
+  const Generated generated = Generate(http_.server, request);
+  ASSERT_TRUE(generated.status.ok()) << generated.status.error_message();
+  double edges = 0.0;
+  for (const v1::GenerateResponse& message : generated.messages) edges += message.edges().edges();
+  EXPECT_EQ(answer["choices"][0]["edgewise"]["edges"], edges);
+  EXPECT_EQ(answer["choices"][0]["edgewise"]["budget"], generated.messages.back().edges().budget());
+}
+
+class OpenAiEmbeddingsTest : public ::testing::Test {
+ protected:
+  v1::PredictResponse Predict(const std::vector<std::string>& texts, uint32_t dimensions = 0) {
+    v1::PredictRequest request;
+    request.set_model("old_last_token");
+    for (const std::string& text : texts) request.add_inputs()->mutable_sequence()->set_text(text);
+    request.mutable_outputs()->set_dimensions(dimensions);
+    request.mutable_ensemble()->set_seed(1);
+    v1::PredictResponse response;
+    const grpc::Status status = http_.server.Predict(request, response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response;
+  }
+  static std::vector<float> Of(const v1::PredictResponse& response, int input) {
+    const auto& embedding = response.predictions(input).embedding();
+    return {embedding.begin(), embedding.end()};
+  }
+
+  HttpServerFixture http_{HttpOptions(tests::TestdataFolder() + "_sentence")};
+};
+
+TEST_F(OpenAiEmbeddingsTest, NumbersAreThoseOfPredictAsTextAndInBase64) {
+  const v1::PredictResponse expected = Predict({"hello", "a b"});
+  const json body = {{"model", "old_last_token"}, {"input", {"hello", "a b"}}, {"edgewise", {{"seed", 1}}}};
+  const json answer = http_.Answer("/v1/embeddings", body);
+  EXPECT_EQ(answer["object"], "list");
+  EXPECT_EQ(answer["model"], "old_last_token");
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], expected.input_tokens());
+  json packed = body;
+  packed["encoding_format"] = "base64";
+  const json base64 = http_.Answer("/v1/embeddings", packed);
+  ASSERT_EQ(answer["data"].size(), 2u);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(answer["data"][i]["index"], i);
+    EXPECT_EQ(answer["data"][i]["embedding"].get<std::vector<float>>(), Of(expected, i));
+    std::string bytes;
+    ASSERT_TRUE(absl::Base64Unescape(base64["data"][i]["embedding"].get<std::string>(), &bytes));
+    std::vector<float> unpacked(bytes.size() / sizeof(float));
+    std::memcpy(unpacked.data(), bytes.data(), bytes.size());
+    EXPECT_EQ(unpacked, Of(expected, i));
+    EXPECT_EQ(answer["data"][i]["edgewise"]["edges"], expected.predictions(i).edges().edges());
+  }
+}
+
+TEST_F(OpenAiEmbeddingsTest, DimensionsAndTokensAreTaken) {
+  const json cut = http_.Answer("/v1/embeddings", {{"model", "old_last_token"}, {"input", "hello"}, {"dimensions", 4}});
+  EXPECT_EQ(cut["data"][0]["embedding"].get<std::vector<float>>(), Of(Predict({"hello"}, 4), 0));
+  const json lists = http_.Answer("/v1/embeddings", {{"model", "old_last_token"}, {"input", {{5, 6, 7}, {8, 9}}}});
+  const json alone = http_.Answer("/v1/embeddings", {{"model", "old_last_token"}, {"input", {8, 9}}});
+  ASSERT_EQ(lists["data"].size(), 2u);
+  ASSERT_EQ(alone["data"].size(), 1u);
+  EXPECT_EQ(lists["data"][1]["embedding"], alone["data"][0]["embedding"]);
+  EXPECT_EQ(alone["usage"]["prompt_tokens"], 2);
+}
+
+TEST_F(OpenAiEmbeddingsTest, WhatIsNotTakenIsNamed) {
+  const auto param = [&](const json& more) {
+    json body = {{"model", "old_last_token"}, {"input", "x"}};
+    body.update(more);
+    const HttpReply reply = http_.Post("/v1/embeddings", body);
+    EXPECT_EQ(reply.code, 400) << more;
+    return json::parse(reply.body)["error"]["param"].get<std::string>();
+  };
+  EXPECT_EQ(param({{"encoding_format", "int8"}}), "encoding_format");
+  EXPECT_EQ(param({{"dimensions", 0}}), "dimensions");
+  EXPECT_EQ(param({{"dimensions", 100000}}), "dimensions");
+  EXPECT_EQ(param({{"input", json::array()}}), "input");
+  EXPECT_EQ(param({{"input", {{{"type", "text"}}}}}), "input");
+  EXPECT_EQ(param({{"input", {1, -5}}}).substr(0, 5), "input");
+  EXPECT_EQ(param({{"truncate", true}}), "truncate");
+  EXPECT_EQ(param({{"edgewise", {{"top_k", 1}}}}), "edgewise.top_k");
+}
+
+}  // namespace
+}  // namespace edgewise::server
