@@ -56,7 +56,10 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectionFlags::Connect(bool own_connec
       return absl::NotFoundError(absl::StrCat("--token_file: cannot read a token from \"", token_file, "\""));
     }
   }
-  return Client::Create(options);
+  absl::StatusOr<std::unique_ptr<Client>> client = Client::Create(options);
+  if (client.ok() || !absl::StartsWith(client.status().message(), "address ")) return client;
+  return absl::Status(client.status().code(),
+                      absl::StrCat("--server is \"", server, "\": ", client.status().message()));
 }
 
 bool ConnectionFlags::encrypted() const {

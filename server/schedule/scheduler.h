@@ -3,11 +3,11 @@
 //
 // Between levels: weighted sharing of the device (kLevelWeights), over any time in which they all have work. Within a
 // level: weighted fair queueing by finish time. Next is the work with the smallest (seconds its principal has used +
-// its own predicted seconds; fair_queue.h). So each principal gets its share, and a short request goes before a long one of a
-// principal that has used as much. Within a principal: first come, first served; but a request that takes at most a
-// quarter of the rest of its principal's passes goes before them. A request that goes before a running pass starts
-// beside it, and a pass that was set aside gets a step every kPatience. Requests and generations of one level get equal
-// times. Work is predicted seconds (cost_model.h).
+// its own predicted seconds; fair_queue.h). So each principal gets its share, and a short request goes before a long
+// one of a principal that has used as much. Within a principal: first come, first served; but a request that takes at
+// most a quarter of the rest of its principal's passes goes before them. A request that goes before a running pass
+// starts beside it, and a pass that was set aside gets a step every kPatience. Requests and generations of one level
+// get equal times. Work is predicted seconds (cost_model.h).
 //
 // A principal may hold half of a line while others wait in it. Where the line is full, the newest requests of the
 // principal with the most waiting make room for one that has less.

@@ -174,7 +174,7 @@ class AddressTest(unittest.TestCase):
             edgewise.Client(["127.0.0.1", "nowhere.invalid"])
         result = run_cli([], "models", "--server=a:1,,b:2")
         self.assertEqual(result.returncode, 2)
-        self.assertIn('--server is "a:1,,b:2"; expected HOST:PORT', result.stderr)
+        self.assertIn('--server is "a:1,,b:2": address has ""; expected HOST:PORT', result.stderr)
 
     def test_several_are_read_from_a_list_a_text_and_the_environment(self):
         for address in (["127.0.0.1:1", "127.0.0.1:2"], "127.0.0.1:1,127.0.0.1:2", iter(["127.0.0.1:1", "127.0.0.1:2"])):
