@@ -1,4 +1,4 @@
-// What a set of answers is worth, in numbers.
+// Measures of a set of answers.
 #ifndef EDGEWISE_CLIENT_METRICS_METRICS_H_
 #define EDGEWISE_CLIENT_METRICS_METRICS_H_
 

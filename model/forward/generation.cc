@@ -67,7 +67,7 @@ bool IsPlain(const Model& model, const GenerationOptions& options, const ModelSe
   return true;
 }
 
-// Of a text that has `tokens` now.
+// The bytes of a text that has `tokens` now.
 CacheBytes BytesOf(const KvCache& cache, const GenerationOptions& options, int64_t tokens, int64_t most) {
   const int64_t next = IsCapped(options) ? most : tokens;
   return {cache.bytes(), cache.BytesFor(next), cache.BytesFor(std::min(most, next + KvPage::kTokens)),
@@ -100,7 +100,7 @@ struct Generation::State {
   int32_t last() const { return context().valid() - 1; }
   bool prompt_next() const { return uncached() > 0 && !(IsShort(uncached()) && phase() == Phase::kDecode); }
   bool IsShort(int32_t tokens) const { return tokens * std::ssize(rows.results) <= kShortPromptRows; }
-  // Of the tokens that are cached next. It depends on the text alone: on a GPU the phases round differently.
+  // The phase of the tokens that are cached next. It depends on the text alone: on a GPU the phases round differently.
   Phase phase() const {
     return IsShort(prompt_tokens - 1) || cached >= prompt_tokens ? Phase::kDecode : Phase::kPrefill;
   }
@@ -112,8 +112,8 @@ struct Generation::State {
   uint64_t RowLeast(const ModelSequence& sequence) const;
   uint64_t RowBudget(const ModelSequence& sequence) const;
 
-  // Of those that have memory for it; an error concerns all. Decode runs layers of one token of each. StepPrompts runs
-  // a layer of a part of each prompt. After all layers both choose the tokens that follow.
+  // Steps those that have memory for it; an error concerns all. Decode runs layers of one token of each. StepPrompts
+  // runs a layer of a part of each prompt. After all layers both choose the tokens that follow.
   static absl::Status Decode(std::span<State* const> states, int64_t layers);
   static absl::Status StepPrompts(std::span<State* const> states, int64_t& rows);
   static absl::Status StartRows(std::span<State* const> states, bool of_token);

@@ -69,10 +69,10 @@ enum class FinishReason { kNone, kLength, kStop };
 // decoded rows are the rows of a pass, byte for byte (tests/model/generation_test.cc).
 inline constexpr double kCachedTolerance = 1e-4;
 
-// Of the rows that decode in one step: by then the products gain nothing from more.
+// The most rows that decode in one step: by then the products gain nothing from more.
 inline constexpr int64_t kRowsTogether = 64;
-// A prompt of so many rows before its last token costs little more than that token, and may run like one, beside the
-// tokens of others: the weights are read once for all.
+// A prompt with this many rows before its last token costs little more than that token, and may run like one, beside
+// the tokens of others: the weights are read once for all.
 inline constexpr int64_t kShortPromptRows = 32;
 // Whatever the model.
 inline constexpr int64_t kAllLayers = std::numeric_limits<int64_t>::max();

@@ -44,7 +44,7 @@ struct RowsOfDecoder {
 // started must live until Finish, Remove or the destructor. Errors of all methods: those of the backend.
 class GenerationStep {
  public:
-  // Of one generation; at least one of the two.
+  // The rows of one generation: at least one of the two.
   struct Rows {
     GenerationRows* before = nullptr;  // tokens before its last one, which are not cached yet; null: none run
     GenerationRows* last = nullptr;    // its last token, after all of those before; null: it does not run yet

@@ -20,12 +20,12 @@ class KvCache {
   // `model` must outlive the cache.
   KvCache(const Model& model, const Draw& draw);
 
-  // The bytes that the cache takes for so many tokens, and holds now.
+  // The bytes that the cache takes for `tokens` tokens, and holds now.
   uint64_t BytesFor(int64_t tokens) const;
   uint64_t bytes() const { return BytesFor(tokens_); }
-  // Takes memory for so many tokens, where it has less. RESOURCE_EXHAUSTED: no memory.
+  // Takes memory for `tokens` tokens, where it has less. RESOURCE_EXHAUSTED: no memory.
   absl::Status Grow(int64_t tokens);
-  // Gives back what so many tokens do not need.
+  // Gives back the memory that `tokens` tokens do not need.
   void Shrink(int64_t tokens);
 
   const KvPage& shape() const { return shape_; }

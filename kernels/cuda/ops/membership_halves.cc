@@ -6,7 +6,7 @@
 //             w_v; then as uint32_t, for each run of rank_tiles of x or y and each cluster step, a bit for each 4 tiles
 //             that are not zero
 //   factor    [runs][cluster steps][those 4 tiles]
-// A fragment is 32 uint4: high halves, then low ones. Of 16 columns, thread t of four has 4 t to 4 t + 3, in the order
+// A fragment is 32 uint4: high halves, then low ones. Thread t of four has, of 16 columns, 4 t to 4 t + 3, in the order
 // of which column 2 t + e of tile i is 4 t + 2 i + e, so that it reads and writes 16 bytes of a row at once.
 #include "kernels/cuda/ops/membership_halves.h"
 

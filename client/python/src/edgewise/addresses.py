@@ -44,7 +44,7 @@ class Address:
 
 
 def parse(given: str | Iterable[str] | None) -> Address:
-    """What is given, else EDGEWISE_SERVER, else the server's default.
+    """The given address, else EDGEWISE_SERVER, else the server's default.
 
     HOST[:PORT]; several with commas between, or a list of them; dns:///HOST[:PORT]; ipv4: and ipv6: with a list;
     unix:PATH. gRPC takes numbers only for several servers, so the names of several hosts are looked up here, once.
@@ -107,7 +107,7 @@ def _listed(text: str, family: int | None) -> Address:
 
 
 def _host_port(text: str) -> tuple[str, int]:
-    """Of HOST, HOST:PORT, [IPV6], [IPV6]:PORT or IPV6."""
+    """The parts of HOST, HOST:PORT, [IPV6], [IPV6]:PORT or IPV6."""
     if _family(text) == 6:
         return text, DEFAULT_PORT
     match = re.fullmatch(r"(?:\[([^\]]*)\]|([^\s/,@:\[\]]+))(?::([0-9]{1,5}))?", text)

@@ -63,7 +63,7 @@ def _timing(parts: Sequence[pb.Timing]) -> pb.Timing:
 
 
 def _shape(part: pb.Prediction) -> tuple[Any, ...]:
-    """What depends on the input alone."""
+    """The members that depend on the input alone."""
     edges = part.edges
     return (len(part.probabilities), len(part.values), len(part.embedding), len(part.logits), len(part.top),
             part.scored_tokens, part.truncated_tokens, part.normalized, part.multi_label, edges.pairs, edges.budget,
@@ -145,7 +145,7 @@ def _prediction(parts: Sequence[pb.Prediction], names: Mapping[int, str]) -> pb.
 
 def _label(rows: Rows, logits: Rows, multi_label: bool, names: Mapping[int, str], top: int,
            merged: pb.Prediction | pb.TokenPrediction) -> None:
-    """What Prediction and TokenPrediction share."""
+    """The part that Prediction and TokenPrediction share."""
     mean, stddev = _moments(rows)
     merged.probabilities.extend(_rounded(mean))
     merged.stddev.extend(stddev)
@@ -225,7 +225,7 @@ def _entropy_of_each(probabilities: Iterable[float]) -> float:
 
 
 def _log_likelihood(rows: Rows) -> float:
-    """Of the mean probability of every scored token. rows: of each sample."""
+    """The log-likelihood: that of the mean probability of every scored token. rows: of each sample."""
     return _sum(math.log(_sum(column) / len(rows)) for column in zip(*rows))
 
 

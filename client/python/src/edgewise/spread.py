@@ -50,7 +50,7 @@ def _refused(field: str, message: str) -> Error:
 
 
 def _origin(answer: pb.PredictResponse) -> dict[str, Any]:
-    """What two answers must have in common to be parts of one."""
+    """The members that two answers must have in common to be parts of one."""
     settings = pb.Settings()
     settings.CopyFrom(answer.settings)  # which a profile changes that is reloaded
     settings.ClearField("samples")
