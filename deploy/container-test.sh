@@ -203,21 +203,22 @@ equals() { [[ $1 == "$2" ]] || { echo "found: $1, expected: $2"; return 1; }; }
 # client ARGUMENTS...: the command line in a container of its own, on this machine's network.
 client() { engine run --rm --network host "${locked_down[@]}" ${mounts[@]+"${mounts[@]}"} --entrypoint edgewise "$image" "$@"; }
 inspect() { engine inspect --format "$2" "$1"; }
-# serve NAME [RUN OPTIONS...] -- [SERVER FLAGS...]: starts a server; sets `port` and `http_port`.
+# serve NAME [RUN OPTIONS...] -- [SERVER FLAGS...]: starts a server; sets `port`, `api_port` (HTTP) and `http_port` (metrics).
 serve() {
   local name=$1 options=()
   shift
   while [[ $1 != -- ]]; do options+=("$1"); shift; done
   shift
   containers+=("$name")
-  engine run -d --name "$name" "${locked_down[@]}" -p 127.0.0.1::8001 -p 127.0.0.1::8002 \
+  engine run -d --name "$name" "${locked_down[@]}" -p 127.0.0.1::8000 -p 127.0.0.1::8001 -p 127.0.0.1::8002 \
     ${options[@]+"${options[@]}"} "$image" "$@" >/dev/null
   port=$(engine port "$name" 8001/tcp) port=${port##*:}
+  api_port=$(engine port "$name" 8000/tcp) api_port=${api_port##*:}
   http_port=$(engine port "$name" 8002/tcp) http_port=${http_port##*:}
 }
-# http PATH: status line, headers and body.
+# http PATH [PORT]: status line, headers and body.
 http() {
-  exec 3<>"/dev/tcp/127.0.0.1/$http_port"
+  exec 3<>"/dev/tcp/127.0.0.1/${2:-$http_port}"
   printf 'GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n' "$1" >&3
   tr -d '\r' <&3
   exec 3>&-
@@ -252,6 +253,8 @@ check "it predicts, from inside" engine exec "$ID-plain" edgewise "${ask[@]}"
 http /metrics >"$work/metrics"
 http /healthz >"$work/healthz"
 check "/metrics has both requests" grep -qx 'edgewise_requests_total{code="OK",model="sentiment",version="1"} 2' "$work/metrics"
+http /v1/models "$api_port" >"$work/models"
+check "/v1/models names a model" grep -q '"id":"sentiment"' "$work/models"
 check "/healthz is 200" grep -q '^HTTP/1.1 200' "$work/healthz"
 pid=$(inspect "$ID-plain" '{{.State.Pid}}')
 if [[ -r /proc/$pid/root/usr/local/bin/edgewise-server ]]; then
@@ -273,7 +276,7 @@ if [[ -r /proc/$pid/root/usr/local/bin/edgewise-server ]]; then
   [[ $target == cpu ]] || others='/usr/local/bin/edgewise-selfcheck '
   check "holds no other program: no shell, no package manager" equals "$(programs)" \
     "/usr/local/bin/edgewise ${others}/usr/local/bin/edgewise-server "
-  check "listens on two sockets" equals "$(listening)" 2
+  check "listens on three sockets" equals "$(listening)" 3
   printf '  note  resident %s, seccomp mode %s (2: filtered)\n' "$(field VmRSS)" "$(field Seccomp)"
 else
   say "its processes cannot be seen from here: user, capabilities and mounts are not checked"
