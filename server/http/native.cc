@@ -56,8 +56,8 @@ void Predict(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
     if (status.ok()) status = exchange->ExpectJson(response->ByteSizeLong());
     status.ok() ? exchange->AnswerJson(JsonOf(*response)) : exchange->Refuse(status);
   };
+  const MemoryHold held = std::move(exchange->body_memory);  // the reply may come first, on another thread
   parts.handler.Start(*message, std::move(ticket));
-  exchange->body_memory.Shrink(0);
 }
 
 // Each token is an event; an error after the first one is an event of its own.
@@ -95,8 +95,8 @@ class Events final : public TokenStream, public std::enable_shared_from_this<Eve
 void Generate(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
   const std::unique_ptr<v1::GenerateRequest> message = Read<v1::GenerateRequest>(parts, *exchange);
   if (!message) return;
+  const MemoryHold held = std::move(exchange->body_memory);  // the reply may come first, on another thread
   std::make_shared<Events>(exchange)->Start(parts, *message);
-  exchange->body_memory.Shrink(0);
 }
 
 }  // namespace

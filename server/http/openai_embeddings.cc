@@ -101,8 +101,8 @@ void Serve(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
     if (end.ok()) end = exchange->ExpectJson(response->ByteSizeLong());
     end.ok() ? exchange->AnswerJson(BodyOf(*response, model, base64)) : exchange->Refuse(end);
   };
+  const MemoryHold held = std::move(exchange->body_memory);  // the reply may come first, on another thread
   parts.handler.Start(*request, std::move(ticket));
-  exchange->body_memory.Shrink(0);
 }
 
 }  // namespace

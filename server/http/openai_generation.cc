@@ -250,8 +250,8 @@ void Serve(CallParts& parts, const std::shared_ptr<Exchange>& exchange, bool cha
     parts.handler.CountUnadmitted(named, status);
     return exchange->Refuse(status);
   }
+  const MemoryHold held = std::move(exchange->body_memory);  // the reply may come first, on another thread
   std::make_shared<Generations>(parts, exchange, body, chat, plan->n)->Start(*plan);
-  exchange->body_memory.Shrink(0);
 }
 
 }  // namespace
