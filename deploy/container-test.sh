@@ -253,8 +253,8 @@ check "it predicts, from inside" engine exec "$ID-plain" edgewise "${ask[@]}"
 http /metrics >"$work/metrics"
 http /healthz >"$work/healthz"
 check "/metrics has both requests" grep -qx 'edgewise_requests_total{code="OK",model="sentiment",version="1"} 2' "$work/metrics"
-http /v1/models "$api_port" >"$work/models"
-check "/v1/models names a model" grep -q '"id":"sentiment"' "$work/models"
+http /v1/models "$api_port" >"$work/served"
+check "/v1/models names a model" grep -q '"id":"sentiment"' "$work/served"
 check "/healthz is 200" grep -q '^HTTP/1.1 200' "$work/healthz"
 pid=$(inspect "$ID-plain" '{{.State.Pid}}')
 if [[ -r /proc/$pid/root/usr/local/bin/edgewise-server ]]; then
