@@ -14,7 +14,7 @@
 #include "kernels/host/pattern_count.h"
 #include "tests/cuda/attention_dense_case.h"
 #include "tests/cuda/attention_tiles_case.h"
-#include "tests/cuda/emulator/emulator.h"
+#include "tests/cuda/emulator_case.h"
 #include "tests/kernels/attention_cases.h"
 #include "tests/kernels/attention_patterns.h"
 
@@ -39,16 +39,6 @@ std::vector<float> AttendOnDevice(const Case& made, bool bf16) {
       attention.Attend(made.inputs, made.problems, {}, Matrix(out.data(), made.out_rows, made.out_columns())).ok());
   EXPECT_TRUE(attention.Collect({}).ok());
   return out;
-}
-
-template <typename F>
-void InEveryOrder(F f) {
-  for (const emulator::Order order : {emulator::kForward, emulator::kBackward, emulator::Shuffled(7)}) {
-    SCOPED_TRACE(order.kind);
-    emulator::SetOrder(order);
-    f();
-  }
-  emulator::SetOrder(emulator::kForward);
 }
 
 // Queries first_query..tokens - 1 in one group, which see every second run of 64 keys.
