@@ -94,6 +94,7 @@ absl::Status CheckPart(const v1::Prediction& part, size_t index, int input, cons
   for (int s = 0; s < part.sample_outputs_size(); ++s) {
     const v1::SampleOutput& sample = part.sample_outputs(s);
     const size_t expected = shape.positions * shape.labels;
+    const size_t logits = shape.values > 0 ? shape.values : expected;
     auto check = [&](const char* field, int found, size_t want) {
       if (static_cast<size_t>(found) == want) return absl::OkStatus();
       return Refuse(index, input,
@@ -103,7 +104,7 @@ absl::Status CheckPart(const v1::Prediction& part, size_t index, int input, cons
     status.Update(check("values", sample.values_size(), shape.values));
     status.Update(check("embedding", sample.embedding_size(), shape.embedding));
     status.Update(check("token_probabilities", sample.token_probabilities_size(), shape.scored));
-    status.Update(check("logits", sample.logits_size(), shape.logits ? expected : 0));
+    status.Update(check("logits", sample.logits_size(), shape.logits ? logits : 0));
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -232,6 +233,7 @@ absl::StatusOr<v1::Prediction> MergePrediction(Parts parts, int input, std::span
   }
   if (shape.values > 0) {
     FillMoments(SampleRows(merged, 0, values), shape.values, merged.mutable_values(), merged.mutable_stddev());
+    if (shape.logits) FillMoments(logit_rows(0), shape.values, merged.mutable_logits(), nullptr);
   }
   if (shape.embedding > 0) {
     auto pooled = [](const v1::SampleOutput& s) -> const Floats& { return s.embedding(); };

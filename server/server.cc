@@ -32,6 +32,7 @@
 #include "server/http/openai.h"
 #include "server/http/port.h"
 #include "server/http/state.h"
+#include "server/http/tei.h"
 #include "server/models/loader.h"
 #include "server/models/repository.h"
 #include "server/observe/log.h"
@@ -228,6 +229,8 @@ struct Server::Parts {
     if (options.http_listen.empty()) return absl::OkStatus();
     AddStateRoutes(http_routes, state);
     AddOpenAiRoutes(http_routes, calls);
+    AddTeiRoutes(http_routes, calls);
+    AddCohereRoutes(http_routes, calls);
     AddNativeRoutes(http_routes, calls);
     metrics.ExpectHttp("_other");
     for (const Route& route : http_routes.all()) metrics.ExpectHttp(route.path);

@@ -256,6 +256,7 @@ void FillPrediction(const ModelConfig& config, const HfTokenizer* tokenizer, con
   } else if (config.task == ModelTask::kRegression) {
     AddRow(result.probabilities, 0, result.labels, prediction.mutable_values());
     AddRow(result.stddev, 0, result.labels, prediction.mutable_stddev());
+    if (outputs.logits) AddRow(result.logits, 0, result.labels, prediction.mutable_logits());
   } else {
     FillRow(config, tokenizer, result, 0, outputs.logits, prediction);
     prediction.set_multi_label(config.multi_label);

@@ -127,7 +127,7 @@ HttpRefusal Connection::CheckBrowser() {
   }
   if (!IsSameOrigin(value, host)) {
     fields_.insert(fields_.end(), {{"Access-Control-Allow-Origin", std::string(value)},
-                                   {"Access-Control-Expose-Headers", "Retry-After, X-Request-Id"},
+                                   {"Access-Control-Expose-Headers", "Retry-After, X-Edgewise, X-Request-Id"},
                                    {"Vary", "Origin"}});
   }
   const bool preflight = fields.method() == http::verb::options && fields.count("Access-Control-Request-Method") > 0;

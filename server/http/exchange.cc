@@ -21,9 +21,10 @@ absl::Status Exchange::ExpectJson(uint64_t message_bytes) {
   return memory.Resize(memory.bytes() + kJsonOfByte * message_bytes);
 }
 
-void Exchange::Refuse(const absl::Status& status) {
+void Exchange::Refuse(const HttpRefusal& refusal) {
+  request.body = std::string();
   body_memory.Shrink(0);
-  Write(ErrorAnswer({HttpCodeOf(status), status}, route->error));
+  Write(ErrorAnswer(refusal, route->error));
 }
 
 Ticket TicketOf(const Exchange& exchange, Rpc rpc, MemoryHold& memory) {

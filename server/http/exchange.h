@@ -35,7 +35,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   bool apart = false;  // the route is called on a thread for long messages
 
   std::stop_source cancelled;  // requested when the client is gone
-  MemoryHold body_memory;      // of the body, and of what is made of it; the route shrinks it
+  MemoryHold body_memory;      // of the body, and of what is made of it; the route takes it before it starts a request
   MemoryHold memory;           // of the request and its answer
 
   // An answer whose bytes are counted; 429 where there is no memory for them.
@@ -44,7 +44,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // Counts the JSON of an answer before it is made. `message_bytes`: the size of the message that it is made of.
   absl::Status ExpectJson(uint64_t message_bytes);
   // Answers with an error in the shape of the route's API.
-  void Refuse(const absl::Status& status);
+  void Refuse(const HttpRefusal& refusal);
+  void Refuse(const absl::Status& status) { Refuse(HttpRefusal{HttpCodeOf(status), status}); }
 
   // A stream of unknown length with code 200.
   virtual void Begin(const std::string& type) = 0;

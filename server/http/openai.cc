@@ -13,20 +13,17 @@
 namespace edgewise::server {
 namespace {
 
-// The beginnings of our fields' names, and their names in this API.
+// The beginnings of our fields' names, and their names in bodies.
 constexpr std::pair<const char*, const char*> kNames[] = {
-    {"max_new_tokens", "max_tokens"},     {"prompt.text", "prompt"},
-    {"prompt.token_ids", "prompt"},       {"ensemble.seed", "seed"},
-    {"ensemble.", "edgewise."},           {"budget.", "edgewise."},
-    {"profile", "edgewise.profile"},      {"priority", "edgewise.priority"},
-    {"override", "edgewise.override"},    {"template_arguments", "chat_template_kwargs"},
-    {"outputs.dimensions", "dimensions"}, {"inputs", "input"}};
+    {"max_new_tokens", "max_tokens"},    {"prompt.text", "prompt"},
+    {"prompt.token_ids", "prompt"},      {"ensemble.seed", "seed"},
+    {"ensemble.", "edgewise."},          {"budget.", "edgewise."},
+    {"profile", "edgewise.profile"},     {"priority", "edgewise.priority"},
+    {"override", "edgewise.override"},   {"template_arguments", "chat_template_kwargs"},
+    {"outputs.dimensions", "dimensions"}};
 
 std::string NameHere(const std::string& text) {
-  for (const auto& [ours, name] : kNames) {
-    if (absl::StartsWith(text, ours)) return absl::StrCat(name, text.substr(std::string_view(ours).size()));
-  }
-  return text;
+  return absl::StartsWith(text, "inputs") ? absl::StrCat("input", text.substr(6)) : NameInBody(text);
 }
 
 const char* TypeOf(int code) {
@@ -38,6 +35,18 @@ const char* TypeOf(int code) {
 }
 
 }  // namespace
+
+std::string NameInBody(const std::string& text) {
+  for (const auto& [ours, name] : kNames) {
+    if (absl::StartsWith(text, ours)) return absl::StrCat(name, text.substr(std::string_view(ours).size()));
+  }
+  return text;
+}
+
+std::string MessageInBody(const absl::Status& status) {
+  const std::string message(status.message());
+  return FieldOf(status).empty() ? message : NameInBody(message);
+}
 
 std::string OpenAiError(const absl::Status& status, int code) {
   const std::string field = FieldOf(status), message(status.message());

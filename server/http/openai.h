@@ -26,6 +26,11 @@ void AddOpenAiEmbeddings(Routes& routes, CallParts& parts);
 // {"error": {"message", "type", "param", "code"}}; fields have the names of this API.
 std::string OpenAiError(const absl::Status& status, int code);
 
+// A text that begins with the name of a field of ours, with the name that bodies have for it: "edgewise.samples".
+std::string NameInBody(const std::string& text);
+// The message of an error so.
+std::string MessageInBody(const absl::Status& status);
+
 // "NAME" or "NAME@VERSION".
 struct ModelName {
   std::string name;

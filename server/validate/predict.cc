@@ -30,7 +30,7 @@ absl::Status ParseOutputs(const v1::PredictRequest& message, const ModelConfig& 
             options.dimensions(), "; it is for embedding models, this one does ", ModelTaskName(config.task));
   REFUSE_IF(options.dimensions() > static_cast<uint32_t>(config.num_labels), "outputs.dimensions", "is ",
             options.dimensions(), "; the model's embeddings have ", config.num_labels);
-  REFUSE_IF(options.logits() && config.task == ModelTask::kRegression, "outputs.logits",
+  REFUSE_IF(options.logits() && config.task == ModelTask::kRegression && !config.sigmoid, "outputs.logits",
             "is set; the values of a regression model are its outputs as they are");
   REFUSE_IF(top_k > 0 && config.task == ModelTask::kRegression, "outputs.top_k", "is ", top_k,
             "; a regression model has no labels");

@@ -88,8 +88,16 @@ void FuzzHttp(const std::string& bytes) {
     case 2:
       return ReadGeneration(rest, true);
     case 3: {
-      http::OpenAiEmbeddings body;
-      Read(rest, JsonDialect::kPlain, body);
+      http::OpenAiEmbeddings embeddings;
+      http::TeiEmbed embed;
+      http::TeiPredict predict;
+      http::TeiSimilarity similarity;
+      http::CohereRerank rerank;
+      Read(rest, JsonDialect::kPlain, embeddings);
+      Read(rest, JsonDialect::kPlain, embed);
+      Read(rest, JsonDialect::kPlain, predict);
+      Read(rest, JsonDialect::kPlain, similarity);
+      Read(rest, JsonDialect::kPlain, rerank);
       return;
     }
     case 4:

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/server/answered.h"
 #include "tests/server/test_server.h"
 
 namespace edgewise::server {
@@ -149,6 +150,25 @@ TEST_F(ServerSentenceTest, ACutOfAModelThatNormalisesHasLengthOne) {
   double squares = 0.0;
   for (const float number : prediction.embedding()) squares += static_cast<double>(number) * number;
   EXPECT_NEAR(squares, 1.0, 1e-6);
+}
+
+TEST_F(ServerSentenceTest, AScoreThatIsASigmoidHasItsLogitAndPartsMergeBoth) {
+  v1::PredictRequest request = Ask("cross_encoder", "the cat");
+  request.mutable_inputs(0)->mutable_second()->set_text("a dog sat");
+  request.mutable_inputs(0)->mutable_second()->set_truncate(v1::TAIL);
+  request.mutable_outputs()->set_logits(true);
+  const v1::Prediction prediction = Answer(request);
+  ASSERT_EQ(prediction.logits_size(), 1);
+  EXPECT_NEAR(prediction.values(0), 1.0 / (1.0 + std::exp(-prediction.logits(0))), 1e-7);
+  request.mutable_override()->set_kind("ssa");
+  request.mutable_override()->set_windows(2);
+  request.mutable_override()->add_sigma(0.4);
+  request.mutable_ensemble()->set_seed(5);
+  request.mutable_outputs()->set_each_sample(true);
+  v1::PredictResponse whole;
+  ExpectPartsMerge(server_, request, whole);
+  request.set_model("cross_encoder_logits");
+  EXPECT_THAT(Refused(request), HasSubstr("the values of a regression model are its outputs as they are"));
 }
 
 TEST_F(ServerSentenceTest, ScoresOfACrossEncoderAreThoseOfPredict) {
