@@ -35,6 +35,7 @@ absl::Status CheckRequest(const v1::PredictRequest& request) {
   if (request.budget().allow_degraded()) return refuse("budget.allow_degraded", "parts would give up samples");
   if (request.budget().fit_deadline()) return refuse("budget.fit_deadline", "parts would choose their samples");
   if (request.outputs().graph()) return refuse("outputs.graph", "a graph is of one sample");
+  if (request.outputs().token_scores()) return refuse("outputs.token_scores", "parts have no scores of the whole");
   return absl::OkStatus();
 }
 

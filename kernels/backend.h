@@ -208,7 +208,8 @@ class Backend {
   // Chooses a token for each of `choices`. The logits [.., vocabulary] of their samples follow each other, in the order
   // of choices, and may come in any number of calls of AddLogits, which may change them. ChosenTokens waits. A choice
   // depends on its own rows alone, bit for bit, and on the CPU is ChooseToken's; a GPU sums weights as multiples of
-  // 2^-40 of the largest.
+  // 2^-40 of the largest. Rows of choices with penalties, min_p or alternatives are copied to the host, which chooses
+  // where there are penalties or a min_p.
   virtual absl::StatusOr<std::unique_ptr<TokenChooser>> MakeTokenChooser(std::span<const TokenChoice> choices,
                                                                          int64_t vocabulary) = 0;
   virtual absl::Status AddLogits(TokenChooser& chooser, Matrix logits) = 0;

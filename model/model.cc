@@ -93,6 +93,10 @@ absl::StatusOr<std::vector<int32_t>> Model::Tokenize(const std::string& text, si
 
 std::string Model::Decode(int32_t token_id, bool first) const { return tokenizer_->Decode(token_id, first); }
 
+std::string Model::TokenBytes(int32_t token_id) const {
+  return hf_tokenizer_ != nullptr ? hf_tokenizer_->Bytes(token_id) : tokenizer_->Decode(token_id, false);
+}
+
 absl::StatusOr<ModelSequence> Model::Prepare(std::vector<int32_t> token_ids, TruncateMode truncate,
                                              const char* field) const {
   RETURN_IF_ERROR(CheckTokens(config_, token_ids));

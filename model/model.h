@@ -74,6 +74,9 @@ class Model {
                                                 WorkBounds& bounds = NoBounds()) const;
   // The text of one generated token (Tokenizer::Decode); not of a model with a tokenizer(), whose Stream has them.
   std::string Decode(int32_t token_id, bool first) const;
+  // The bytes that a token adds to a text that has begun, as of any model: they may be a part of a character, and are
+  // empty where there is no tokenizer.
+  std::string TokenBytes(int32_t token_id) const;
 
   // Checks, truncates and puts the CLS token in front; counts every token that is left out. INVALID_ARGUMENT: an id out
   // of the vocabulary, too long, no valid token. `field`, of errors: text where they were made of one (Tokenize).

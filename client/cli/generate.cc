@@ -25,7 +25,9 @@ struct GenerateFlags {
   uint32_t max_new_tokens = 128;
   double temperature = 0.8;
   uint32_t top_k = 0;
-  double top_p = 0;
+  double top_p = 0, min_p = 0;
+  double presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
+  uint32_t alternatives = 0;
   std::vector<std::string> stop;
   std::string overflow;
   std::string request_id;
@@ -46,6 +48,11 @@ struct GenerateFlags {
     flags.Add("temperature", "T", "0: always the most probable token", &temperature);
     flags.Add("top_k", "K", "draw among the K most probable tokens", &top_k);
     flags.Add("top_p", "P", "draw among the fewest tokens whose probabilities sum to P", &top_p);
+    flags.Add("min_p", "P", "draw among tokens with at least this share of the most probable one's probability",
+              &min_p);
+    flags.Add("presence_penalty", "X", "lowers tokens that were written already, -2 to 2", &presence_penalty);
+    flags.Add("frequency_penalty", "X", "lowers them for each time, -2 to 2", &frequency_penalty);
+    flags.Add("repetition_penalty", "X", "above 1: lowers tokens of the prompt and the text", &repetition_penalty);
     flags.AddList("stop", "TEXT", "end before this text; may be given more than once", &stop);
     flags.Add("overflow", "slide|halve|stop",
               "beyond the context: drop a token for each new one, or half at once; or end", &overflow);
@@ -53,6 +60,7 @@ struct GenerateFlags {
     cost.RegisterCost(flags);
     flags.Section("Output");
     flags.AddSwitch("json", "print every message as a line of JSON", &json);
+    flags.Add("alternatives", "N", "with --json: the N most probable tokens beside each, at most 20", &alternatives);
     flags.Add("request_id", "ID", "returned as it came, and logged by the server", &request_id);
     connection.timeout = absl::InfiniteDuration();
     connection.Register(flags);
@@ -103,10 +111,19 @@ struct GenerateFlags {
     if (!(top_p >= 0.0 && top_p <= 1.0)) {
       return absl::InvalidArgumentError(absl::StrCat("--top_p is ", top_p, "; expected 0 to 1"));
     }
+    if (!(min_p >= 0.0 && min_p <= 1.0)) {
+      return absl::InvalidArgumentError(absl::StrCat("--min_p is ", min_p, "; expected 0 to 1"));
+    }
+    if (alternatives > 0 && !json) return absl::InvalidArgumentError("--alternatives goes with --json");
     request.set_max_new_tokens(max_new_tokens);
     request.set_temperature(temperature);
     request.set_top_k(top_k);
     request.set_top_p(top_p);
+    request.set_min_p(min_p);
+    request.set_presence_penalty(presence_penalty);
+    request.set_frequency_penalty(frequency_penalty);
+    if (repetition_penalty != 1.0) request.set_repetition_penalty(repetition_penalty);
+    request.set_alternatives(alternatives);
     for (const std::string& text : stop) {
       if (!IsUtf8(text)) return absl::InvalidArgumentError("--stop is not valid UTF-8");
       request.add_stop(text);

@@ -226,14 +226,27 @@ class CudaBackend : public Backend {
   }
 
   absl::Status AddLogits(TokenChooser& chooser, Matrix logits) override {
-    return Use([&] { return static_cast<CudaTokenChooser&>(chooser).Add(logits); });
+    auto& of = static_cast<CudaTokenChooser&>(chooser);
+    if (const std::vector<int64_t> rows = of.HostRows(logits.rows); !rows.empty()) {
+      std::vector<float> host(rows.size() * static_cast<size_t>(logits.columns));
+      const ConstMatrix placed(host.data(), std::ssize(rows), logits.columns);
+      std::vector<Staging::ToHost> copies;
+      for (size_t i = 0; i < rows.size(); ++i) {
+        float* const to = host.data() + i * static_cast<size_t>(logits.columns);
+        copies.push_back({to, logits.row(rows[i]), logits.columns * static_cast<int64_t>(sizeof(float))});
+      }
+      if (absl::Status status = Collect(std::move(copies)); !status.ok()) return status;
+      of.AddOnHost(placed);
+    }
+    return Use([&] { return of.Add(logits); });
   }
 
   absl::StatusOr<std::vector<ChosenToken>> ChosenTokens(TokenChooser& chooser) override {
-    const auto& of = static_cast<CudaTokenChooser&>(chooser);
+    auto& of = static_cast<CudaTokenChooser&>(chooser);
     std::vector<ChosenToken> chosen(static_cast<size_t>(of.choices()));
     const absl::Status status = Collect({{chosen.data(), of.chosen(), Bytes(std::span(chosen))}});
     if (!status.ok()) return status;
+    of.TakeHost(chosen);
     return chosen;
   }
 

@@ -36,10 +36,11 @@ struct RunningInput {
   KvCache* cache = nullptr;
   bool fills_cache = false;  // nobody reads its rows: of the last layer it needs the keys and values alone
   bool next_token = true;    // causal-lm: the text ends with the last sequence, and the token that follows is predicted
-  bool complete = false;     // its result is decided: nobody reads more of it
-  size_t first_layer = 0;    // that of the first sequence that runs, in results; and
-  size_t first_scored = 0;   // its first scored token, likewise
-  SampleResult shared;       // the layers that the samples share
+  uint32_t alternatives = 0;  // ModelInput
+  bool complete = false;      // its result is decided: nobody reads more of it
+  size_t first_layer = 0;     // that of the first sequence that runs, in results; and
+  size_t first_scored = 0;    // its first scored token, likewise
+  SampleResult shared;        // the layers that the samples share
 
   // Set by Wave::Start.
   std::vector<BudgetShare> shares;  // [layers] of a sample's ledger; empty: no budget binds

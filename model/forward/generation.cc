@@ -94,7 +94,7 @@ struct Generation::State {
   void DropCache();
   void SelectRow();
   TokenChoice Choice() const;
-  void Take(const ChosenToken& chosen);
+  void Take(const ChosenToken& chosen, const TokenAlternatives& alternatives);
   absl::Status FinishToken();
   int32_t uncached() const { return last() - cached; }  // tokens before the last
   int32_t last() const { return context().valid() - 1; }
@@ -148,6 +148,7 @@ struct Generation::State {
 
   std::optional<TextStream> stream;  // of a Hugging Face tokenizer: the texts of tokens
   GeneratedText text;
+  TokenPenalties penalties;
   uint32_t generated = 0;
   FinishReason finish = FinishReason::kNone;
   GeneratedToken next;  // while it is decoded
@@ -168,7 +169,11 @@ Generation::State::State(const Model& model, const ModelSequence& prompt, Genera
       cache(model, options),
       rows(config, options, first_drawn < config.num_hidden_layers ? options.samples : 1, cache, false),
       before(config, options, static_cast<uint32_t>(rows.results.size()), cache, true),
-      text(options.stop) {
+      text(options.stop),
+      penalties{options.presence_penalty, options.frequency_penalty, options.repetition_penalty, {}} {
+  if (!penalties.neutral()) {
+    for (const int32_t position : prompt.positions) penalties.seen.emplace(prompt.token_ids[position], 0);
+  }
   if (model.tokenizer() != nullptr) stream.emplace(model.tokenizer()->Stream(true));
   before.input.sources = rows.input.sources = &sources;
 }
@@ -254,12 +259,18 @@ TokenChoice Generation::State::Choice() const {
           .top_k = options.top_k,
           .top_p = options.top_p,
           .excluded = config.pad_token_id,
-          .uniform = TokenUniform(options.seed, window.text_length())};
+          .uniform = TokenUniform(options.seed, window.text_length()),
+          .min_p = options.min_p,
+          .alternatives = options.alternatives,
+          .penalties = penalties.neutral() ? nullptr : &penalties};
 }
 
-void Generation::State::Take(const ChosenToken& chosen) {
+void Generation::State::Take(const ChosenToken& chosen, const TokenAlternatives& alternatives) {
   next.token_id = chosen.id;
   next.log_probability = chosen.log_probability;
+  next.predictive_entropy = chosen.predictive_entropy;
+  next.mutual_information = chosen.mutual_information;
+  next.alternatives = alternatives;
   next_finite = chosen.finite;
 }
 
@@ -279,6 +290,7 @@ absl::Status Generation::State::FinishToken() {
     next.text = text.Add(stream ? stream->Push(next.token_id) : model.Decode(next.token_id, generated == 0));
   }
   ++generated;
+  if (!penalties.neutral()) ++penalties.seen[next.token_id];
   if (!text.stopped() && (ends || generated == most_tokens)) {
     finish = ends ? FinishReason::kStop : FinishReason::kLength;
     if (stream) next.text += text.Add(stream->Finish());
@@ -330,9 +342,9 @@ absl::Status Generation::State::StartRows(std::span<State* const> states, bool o
 
 absl::Status Generation::State::FinishRows(std::span<State* const> states) {
   const std::shared_ptr<GenerationStep> step = states[0]->step;
-  RETURN_IF_ERROR(step->Finish([&](size_t place, const ChosenToken& chosen) {
+  RETURN_IF_ERROR(step->Finish([&](size_t place, const ChosenToken& chosen, const TokenAlternatives& alternatives) {
     for (State* state : states) {
-      if (state->place == place) state->Take(chosen);
+      if (state->place == place) state->Take(chosen, alternatives);
     }
   }));
   for (State* state : states) {

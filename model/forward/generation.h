@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/attention.h"
+#include "kernels/token_choice.h"
 #include "model/config/config.h"
 #include "model/forward/context_window.h"
 #include "model/input/input.h"
@@ -22,10 +23,13 @@ namespace edgewise {
 
 // `first_sample` is 0. The next token is chosen from the mean of the samples' distributions.
 struct GenerationOptions : Draw {
-  uint32_t max_new_tokens = 0;    // >= 1
-  double temperature = 0.0;       // 0: the most probable token, the lower id among equals
-  uint32_t top_k = 0;             // 0: off
-  double top_p = 0.0;             // 0: off
+  uint32_t max_new_tokens = 0;  // >= 1
+  double temperature = 0.0;     // 0: the most probable token, the lower id among equals
+  uint32_t top_k = 0;           // 0: off
+  double top_p = 0.0;           // 0: off
+  double min_p = 0.0;           // 0: off
+  double presence_penalty = 0.0, frequency_penalty = 0.0, repetition_penalty = 1.0;  // TokenPenalties
+  uint32_t alternatives = 0;      // of each token, the most probable tokens that are reported
   std::vector<std::string> stop;  // generation ends before the first of these; needs a tokenizer
   uint64_t max_edges = kNoCap;    // of one new token's row, over all layers and heads, in one sample
   // > 0: the cap is EdgesOfDensity(max_density, pairs of the row), but at least the row's forced edges.
@@ -56,7 +60,9 @@ struct GeneratedToken {
   // Text that became certain with this token (GeneratedText): a possible beginning of a stop string is held back. With
   // a Hugging Face tokenizer all texts together are HfTokenizer::Decode of the new tokens without special ones.
   std::string text;
-  double log_probability = 0.0;  // ln of the mean probability over samples, before temperature, top_k and top_p
+  double log_probability = 0.0;  // ln of the mean probability over samples, before penalties, temperature, top_k, ...
+  double predictive_entropy = 0.0, mutual_information = 0.0;  // of the samples' distributions, as in ChosenToken
+  TokenAlternatives alternatives;                             // before these too
   RowEdges edges;
 };
 

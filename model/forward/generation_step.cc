@@ -177,7 +177,8 @@ void GenerationStep::Remove(size_t i) {
   }
 }
 
-absl::Status GenerationStep::Finish(absl::FunctionRef<void(size_t, const ChosenToken&)> visit) {
+absl::Status GenerationStep::Finish(
+    absl::FunctionRef<void(size_t, const ChosenToken&, const TokenAlternatives&)> visit) {
   RETURN_IF_ERROR(removed_);
   if (!predicts()) return decoded_.has_value() ? absl::OkStatus() : wave_->Finish();
   if (!decoded_.has_value() && wave_->samples().empty()) RETURN_IF_ERROR(StartSamples());
@@ -201,9 +202,10 @@ absl::Status GenerationStep::Finish(absl::FunctionRef<void(size_t, const ChosenT
                                 [&](size_t, Matrix logits) { return backend.AddLogits(*chooser, logits); }));
   }
   ASSIGN_OR_RETURN(const std::vector<ChosenToken> chosen, backend.ChosenTokens(*chooser));
-  auto next = chosen.begin();
-  for (size_t i = 0; i < rows_.size(); ++i) {
-    if (rows_[i].last != nullptr) visit(i, *next++);
+  for (size_t i = 0, next = 0; i < rows_.size(); ++i) {
+    if (rows_[i].last == nullptr) continue;
+    visit(i, chosen[next], chooser->alternatives()[next]);
+    ++next;
   }
   if (!decoded_.has_value()) return wave_->Finish();
   CountEdges();

@@ -63,8 +63,9 @@ class GenerationStep {
   absl::Status StepLayer();
   // The rows of generation i leave. Where they cannot, the next call of StepLayer or Finish says why.
   void Remove(size_t i);
-  // Calls visit(i, token) for each generation i whose last token ran, in order. Then the results are whole.
-  absl::Status Finish(absl::FunctionRef<void(size_t, const ChosenToken&)> visit);
+  // Calls visit(i, token, alternatives) for each generation i whose last token ran, in order. Then the results are
+  // whole.
+  absl::Status Finish(absl::FunctionRef<void(size_t, const ChosenToken&, const TokenAlternatives&)> visit);
 
  private:
   void SelectDecoded();

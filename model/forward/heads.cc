@@ -146,31 +146,41 @@ absl::Status Score(Wave& wave) {
     Member* member;
     double* probability;  // out: of the token `next`; null: all of the token that follows the text
     int32_t next;
+    TokenAlternatives* alternatives;  // out; null: not wanted
   };
   std::pmr::vector<Row> wanted(wave.scratch());
   std::pmr::vector<int64_t> places(wave.scratch());
   for (Member* member : wave.samples()) {
     const RunningInput& input = *member->input;
     double* probability = member->result->token_probabilities.data() + input.first_scored;
+    std::vector<TokenAlternatives>& alternatives = member->result->alternatives;
+    if (input.alternatives > 0) alternatives.resize(member->result->token_probabilities.size());
+    size_t scored = input.first_scored;
     int64_t row = member->row;
     for (const QueryRange& range : input.ranges) {
       const ModelSequence& window = *range.sequence;
       for (int32_t i = window.first_scored; i < window.valid(); ++i) {
-        wanted.push_back({member, probability++, window.token_ids[window.positions[i]]});
+        wanted.push_back({member, probability++, window.token_ids[window.positions[i]],
+                          input.alternatives > 0 ? &alternatives[scored++] : nullptr});
         places.push_back(row + i - 1);
       }
       row += window.valid();
     }
     if (!input.next_token) continue;
-    wanted.push_back({member, nullptr, -1});
+    wanted.push_back({member, nullptr, -1, nullptr});
     places.push_back(row - 1);
   }
   const size_t labels = wave.model().config().num_labels;
+  const int32_t pad = wave.model().config().pad_token_id;
   std::pmr::vector<double> probabilities(labels, wave.scratch());
   return VocabularyLogits(wave, places, [&](size_t i, const float* logits) {
     Member& member = *wanted[i].member;
     member.finite &= AllFinite(logits, labels);
-    if (wanted[i].probability != nullptr) {
+    if (TokenAlternatives* const alternatives = wanted[i].alternatives) {
+      Softmax(logits, probabilities);
+      *wanted[i].probability = probabilities[static_cast<size_t>(wanted[i].next)];
+      *alternatives = MostProbable(probabilities, member.input->alternatives, pad);
+    } else if (wanted[i].probability != nullptr) {
       *wanted[i].probability = SoftmaxOf(logits, labels, wanted[i].next);
     } else {
       FillRow(member, 0, logits, probabilities);

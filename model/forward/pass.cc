@@ -59,6 +59,7 @@ PassInput::PassInput(const Model& model, const InputRun& run, const Pass::Option
   const ModelInput& input = source;
   draw = &input;
   wanted = input.wanted;
+  alternatives = input.alternatives;
   wanted_samples = run.samples;
   samples = draws ? run.samples : 1;
   if (input.graph.has_value()) {

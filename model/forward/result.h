@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/token_choice.h"
 #include "model/config/config.h"
 #include "model/input/input.h"
 
@@ -22,6 +23,7 @@ struct SampleResult {
   std::vector<float> logits;                // [rows, labels]
   std::vector<float> probabilities;         // [rows, labels]; regression, embedding: the values
   std::vector<double> token_probabilities;  // causal-lm: p(x_t | x_<t) of the scored tokens of all windows, in order
+  std::vector<TokenAlternatives> alternatives;  // when wanted: of the same tokens' distributions, before them
   // [layers, a pair's second sequence after the first][heads]; key degrees are of positions, [length].
   std::vector<std::vector<HeadCounts>> layers;
   std::vector<std::vector<HeadEdges>> graph;  // as layers, by position; empty: not wanted, or in InputResult::graph

@@ -64,6 +64,7 @@ struct ModelInput : Draw {
   double tolerance = 0.0;                // > 0: stop at the first k >= 4 samples whose standard error is below it
   uint64_t max_edges = kNoCap;           // per sample; >= Model::LeastEdges
   Wanted wanted;                         // wanted.graph: samples must be 1
+  uint32_t alternatives = 0;             // causal-lm: SampleResult::alternatives of each scored token
 };
 
 // An input, with the samples and the cap that a pass runs it with: those that it asks for, or fewer. The input outlives

@@ -15,7 +15,7 @@ constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 // All tokens are one text of bytes; what is not UTF-8 becomes U+FFFD.
 class ByteLevelStage : public TextStage {
  public:
-  explicit ByteLevelStage(std::unique_ptr<TextStage> next) : next_(std::move(next)) {}
+  ByteLevelStage(std::unique_ptr<TextStage> next, ByteRuns runs) : next_(std::move(next)), runs_(runs) {}
 
   void Take(std::string_view token, bool) override {
     std::string bytes;
@@ -28,6 +28,7 @@ class ByteLevelStage : public TextStage {
       at += character.bytes;
     }
     pending_ += known ? bytes : token;
+    if (runs_ == ByteRuns::kRaw) return next_->Take(std::exchange(pending_, ""), true);
     HandOn(false);
   }
 
@@ -54,6 +55,7 @@ class ByteLevelStage : public TextStage {
   }
 
   const std::unique_ptr<TextStage> next_;
+  const ByteRuns runs_;
   std::string pending_;
   bool begins_ = true;
 };
@@ -76,6 +78,7 @@ class ByteFallbackStage : public TextStage {
 
   void Take(std::string_view token, bool begins) override {
     const std::optional<char> byte = NamedByte(token);
+    if (byte && runs_ == ByteRuns::kRaw) return next_->Take(std::string_view(&*byte, 1), true);
     if (byte) {
       pending_ += *byte;
       if (runs_ == ByteRuns::kEager) HandOnWhole();
@@ -122,8 +125,8 @@ class ByteFallbackStage : public TextStage {
 
 class ByteLevelStep : public DecoderStep {
  public:
-  std::unique_ptr<TextStage> Start(std::unique_ptr<TextStage> next, ByteRuns) const override {
-    return std::make_unique<ByteLevelStage>(std::move(next));
+  std::unique_ptr<TextStage> Start(std::unique_ptr<TextStage> next, ByteRuns runs) const override {
+    return std::make_unique<ByteLevelStage>(std::move(next), runs);
   }
 };
 

@@ -132,7 +132,8 @@ class StripStage : public TextStage {
 class StripStep : public DecoderStep {
  public:
   StripStep(char32_t content, size_t start, size_t stop) : content_(content), start_(start), stop_(stop) {}
-  std::unique_ptr<TextStage> Start(std::unique_ptr<TextStage> next, ByteRuns) const override {
+  std::unique_ptr<TextStage> Start(std::unique_ptr<TextStage> next, ByteRuns runs) const override {
+    if (runs == ByteRuns::kRaw) return next;
     return std::make_unique<StripStage>(std::move(next), content_, start_, stop_);
   }
 

@@ -29,6 +29,7 @@ class TextStage {
 enum class ByteRuns {
   kWhole,  // once the run of such tokens ends, as `tokenizers` decodes: one bad byte makes all of them U+FFFD
   kEager,  // as soon as they are a character; only bad bytes become U+FFFD
+  kRaw,    // at once, as they are; and nothing is stripped
 };
 
 // A decoder of the file. Immutable; may be used from any thread.

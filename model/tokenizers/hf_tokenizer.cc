@@ -373,6 +373,19 @@ std::string HfTokenizer::Decode(const std::vector<int32_t>& ids, bool skip_speci
   return text;
 }
 
+std::string HfTokenizer::Bytes(int32_t id) const {
+  const std::string* token = Token(id);
+  if (token == nullptr) return "";
+  if (IsSpecial(id)) return *token;
+  std::string text;
+  const auto chain = parts_->decoder.Start(&text, tokenizers::ByteRuns::kRaw);
+  chain->Take("a", true);  // the first token of a text may have other ones
+  const size_t begin = text.size();
+  chain->Take(*token, true);
+  chain->End();
+  return text.substr(begin);
+}
+
 TextStream HfTokenizer::Stream(bool skip_special) const { return TextStream(*this, parts_->decoder, skip_special); }
 
 int32_t HfTokenizer::Id(std::string_view token) const { return parts_->Id(token); }

@@ -64,6 +64,9 @@ class HfTokenizer {
   // The same, one id at a time. The stream uses the tokenizer, which must outlive it.
   TextStream Stream(bool skip_special) const;
 
+  // The bytes that the token adds to a text, which may be a part of a character; of a special token its spelling.
+  std::string Bytes(int32_t id) const;
+
   // As the vocabulary or the file's added tokens spell it. -1: there is no such token.
   int32_t Id(std::string_view token) const;
   // Null: no token has the id. Added tokens that are normalised are so here.

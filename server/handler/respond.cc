@@ -1,5 +1,6 @@
 #include "server/handler/respond.h"
 
+#include <cmath>
 #include <span>
 #include <string>
 #include <vector>
@@ -191,6 +192,36 @@ void FillScores(const InputResult& result, v1::Prediction& prediction) {
   prediction.set_scored_tokens(static_cast<uint32_t>(result.sample_results.front().token_probabilities.size()));
 }
 
+template <typename Message>
+void FillAlternatives(const Model& model, const TokenAlternatives& alternatives, Message& message) {
+  for (const TokenProbability& one : alternatives) {
+    v1::TokenAlternative& alternative = *message.add_alternatives();
+    alternative.set_token_id(one.id);
+    alternative.set_token_bytes(model.TokenBytes(one.id));
+    alternative.set_log_probability(one.log_probability);
+  }
+}
+
+// Each window scores the tokens that the one before did not have.
+void FillTokenScores(const Model& model, const ModelInput& input, const InputResult& result,
+                     v1::Prediction& prediction) {
+  std::vector<const double*> samples;
+  for (const SampleResult& sample : result.sample_results) samples.push_back(sample.token_probabilities.data());
+  const std::vector<TokenAlternatives>& alternatives = result.sample_results.front().alternatives;
+  size_t scored = 0;
+  for (const ModelSequence& window : input.sequences) {
+    for (int32_t i = prediction.token_scores().empty() ? 0 : window.first_scored; i < window.valid(); ++i) {
+      v1::TokenScore& score = *prediction.add_token_scores();
+      score.set_token_id(window.token_ids[window.positions[i]]);
+      score.set_token_bytes(model.TokenBytes(score.token_id()));
+      if (i < window.first_scored) continue;
+      score.set_log_probability(std::log(ensemble::Mean<double>(samples, scored)));
+      if (!alternatives.empty()) FillAlternatives(model, alternatives[scored], score);
+      ++scored;
+    }
+  }
+}
+
 // The cap that a request was lowered to, in place of the one in `budget`. Caps of that kind keep random edges, whatever
 // the model's default is.
 void SetCap(const Request& request, v1::Budget& budget) {
@@ -239,8 +270,9 @@ void FillResponse(const Request& request, v1::PredictResponse& response) {
   for (size_t i = 0; i < request.work.inputs.size(); ++i) {
     const InputResult& result = request.outcome.results[i];
     const Model& model = *request.ticket.model->model;
-    FillPrediction(model.config(), model.tokenizer(), RunOf(request, i), result, request.work.outputs,
-                   *response.add_predictions());
+    v1::Prediction& prediction = *response.add_predictions();
+    FillPrediction(model.config(), model.tokenizer(), RunOf(request, i), result, request.work.outputs, prediction);
+    if (request.work.outputs.token_scores) FillTokenScores(model, request.work.inputs[i], result, prediction);
   }
 }
 
@@ -289,6 +321,11 @@ void FillToken(const Request& request, const GeneratedToken& token, FinishReason
   message.set_token_id(token.token_id);
   message.set_text(token.text);
   message.set_log_probability(token.log_probability);
+  message.set_predictive_entropy(token.predictive_entropy);
+  message.set_mutual_information(token.mutual_information);
+  const Model& model = *request.ticket.model->model;
+  message.set_token_bytes(model.TokenBytes(token.token_id));
+  FillAlternatives(model, token.alternatives, message);
   FillRowEdges(token.edges, *message.mutable_edges());
   if (last || generated.tokens == 1) FillOrigin(request, message);
   if (!last) return;

@@ -15,12 +15,13 @@ namespace {
 
 // The beginnings of our fields' names, and their names in bodies.
 constexpr std::pair<const char*, const char*> kNames[] = {
-    {"max_new_tokens", "max_tokens"},    {"prompt.text", "prompt"},
-    {"prompt.token_ids", "prompt"},      {"ensemble.seed", "seed"},
-    {"ensemble.", "edgewise."},          {"budget.", "edgewise."},
-    {"profile", "edgewise.profile"},     {"priority", "edgewise.priority"},
-    {"override", "edgewise.override"},   {"template_arguments", "chat_template_kwargs"},
-    {"outputs.dimensions", "dimensions"}};
+    {"max_new_tokens", "max_tokens"},     {"prompt.text", "prompt"},
+    {"prompt.token_ids", "prompt"},       {"ensemble.seed", "seed"},
+    {"ensemble.", "edgewise."},           {"budget.", "edgewise."},
+    {"profile", "edgewise.profile"},      {"priority", "edgewise.priority"},
+    {"override", "edgewise.override"},    {"template_arguments", "chat_template_kwargs"},
+    {"outputs.dimensions", "dimensions"}, {"outputs.alternatives", "logprobs"},
+    {"min_p", "edgewise.min_p"},          {"repetition_penalty", "edgewise.repetition_penalty"}};
 
 std::string NameHere(const std::string& text) {
   return absl::StartsWith(text, "inputs") ? absl::StrCat("input", text.substr(6)) : NameInBody(text);

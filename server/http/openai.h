@@ -43,6 +43,8 @@ struct GenerationPlan {
   v1::GenerateRequest request;        // without its prompt, where that is one of these
   std::vector<v1::Sequence> prompts;  // of completions; empty: the request has messages
   int n = 1;
+  bool logprobs = false;
+  bool echo = false;  // the prompts are scored, and nothing is written where max_new_tokens is 0
   uint64_t seed = 0;  // of the first choice of each prompt, where n is above 1
 
   int choices() const { return n * static_cast<int>(std::max<size_t>(1, prompts.size())); }

@@ -33,6 +33,9 @@ absl::StatusOr<v1::PredictRequest> ParseEmbeddings(const http::OpenAiEmbeddings&
   request.set_version(model.version);
   RETURN_IF_ERROR(SetOptions(body.edgewise(), request));
   REFUSE_IF(body.edgewise().top_k() > 0, "edgewise.top_k", "is set; embeddings have no labels");
+  REFUSE_IF(body.edgewise().min_p() != 0.0, "edgewise.min_p", "is set; embeddings write no tokens");
+  REFUSE_IF(body.edgewise().has_repetition_penalty(), "edgewise.repetition_penalty",
+            "is set; embeddings write no tokens");
   request.mutable_outputs()->set_dimensions(body.dimensions());
   for (const std::string& text : body.input().texts()) request.add_inputs()->mutable_sequence()->set_text(text);
   for (const v1::TokenIds& ids : body.input().ids()) {

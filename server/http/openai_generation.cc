@@ -5,8 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/status_macros.h"
 #include "server/http/json_in.h"
 #include "server/http/openai.h"
+#include "server/http/openai_logprobs.h"
 
 namespace edgewise::server {
 namespace {
@@ -15,7 +17,8 @@ class Generations;
 
 // One choice. Its tokens come one at a time.
 struct Choice final : TokenStream {
-  Choice(Generations& all, int index, MemoryAccount& account) : memory(account), all(all), index(index) {}
+  Choice(Generations& all, int index, MemoryAccount& account, const Logprobs& logprobs)
+      : memory(account), all(all), index(index), logprobs(logprobs) {}
 
   bool ready() const override;
   void Send(std::unique_ptr<v1::GenerateResponse> message) override;
@@ -24,11 +27,29 @@ struct Choice final : TokenStream {
   Generations& all;
   const int index;
   std::string text;  // where it is not streamed
+  Logprobs logprobs;
   bool began = false;
   double edges = 0.0, pairs = 0.0;
   uint64_t budget = 0;
   bool capped = false;
-  v1::GenerateResponse last;  // the message that is done
+  v1::GenerateResponse last;               // the message that is done
+  const v1::Prediction* prompt = nullptr;  // that is repeated
+};
+
+// The scores of a prompt that is repeated.
+struct EchoedPrompt {
+  explicit EchoedPrompt(MemoryAccount& account) : memory(account) {}
+
+  std::string Text() const {
+    if (!sent.empty()) return sent;
+    std::string text;
+    for (const v1::TokenScore& token : response.predictions(0).token_scores()) text += token.token_bytes();
+    return text;
+  }
+
+  MemoryHold memory;  // of the request
+  std::string sent;   // empty: the prompt is token ids
+  v1::PredictResponse response;
 };
 
 // Lives until the last choice has ended.
@@ -47,14 +68,18 @@ class Generations final : public std::enable_shared_from_this<Generations> {
         created_(UnixTime()) {}
 
   void Start(GenerationPlan& plan) {
-    for (int i = 0; i < plan.choices(); ++i) choices_.emplace_back(*this, i, *exchange_->account);
+    const Logprobs logprobs(chat_, plan.logprobs);
+    for (int i = 0; i < plan.choices(); ++i) choices_.emplace_back(*this, i, *exchange_->account, logprobs);
+    const bool writes = !plan.echo || plan.request.max_new_tokens() > 0;
     {
       const absl::MutexLock lock(&mutex_);
-      open_ = choices_.size();
+      open_ = (writes ? choices_.size() : 0) + (plan.echo ? plan.prompts.size() : 0);
     }
     plan.request.set_request_id(exchange_->request.id.empty() ? id_ : exchange_->request.id);
     for (Choice& choice : choices_) {
       plan.Choose(choice.index);
+      if (plan.echo && choice.index % of_prompt_ == 0) Score(plan.request);
+      if (!writes) continue;
       Ticket ticket = TicketOf(*exchange_, Rpc::kGenerate, choice.memory);
       ticket.stream = &choice;
       ticket.reply = [self = shared_from_this()](const absl::Status& status) { self->OnEnd(status); };
@@ -70,8 +95,13 @@ class Generations final : public std::enable_shared_from_this<Generations> {
     choice.budget = token.edges().budget();
     choice.capped |= token.edges().capped();
     if (token.done()) choice.last = token;
+    const uint64_t before = choice.logprobs.bytes();
+    choice.logprobs.Add(token);
     if (!stream_) {
       choice.text += token.text();
+      if (!choice.logprobs.wanted()) return;
+      const absl::Status held = choice.memory.Resize(choice.memory.bytes() + choice.logprobs.bytes() - before);
+      if (!held.ok()) Fail(held);
       return;
     }
     const absl::MutexLock lock(&mutex_);
@@ -79,12 +109,12 @@ class Generations final : public std::enable_shared_from_this<Generations> {
     if (!std::exchange(began_, true)) exchange_->Begin("text/event-stream");
     if (chat_ && !std::exchange(choice.began, true)) {
       SendChunk([&](JsonOut& json) {
-        BeginChoice(choice, json);
+        BeginChoice(choice.index, json);
         json.Key("delta").BeginObject().Key("role").String("assistant").Key("content").String("").EndObject();
         EndChoice(nullptr, json);
       });
     }
-    if (!token.text().empty()) {
+    if (!token.text().empty() || choice.logprobs.wanted()) {
       SendChunk([&](JsonOut& json) {
         BeginChoice(choice, json);
         WriteText(token.text(), json);
@@ -93,7 +123,7 @@ class Generations final : public std::enable_shared_from_this<Generations> {
     }
     if (token.done()) {
       SendChunk([&](JsonOut& json) {
-        BeginChoice(choice, json);
+        BeginChoice(choice.index, json);
         WriteText("", json);
         EndChoice(&choice, json);
       });
@@ -101,18 +131,44 @@ class Generations final : public std::enable_shared_from_this<Generations> {
   }
 
  private:
+  void Score(const v1::GenerateRequest& request) {
+    EchoedPrompt& echo = echoes_.emplace_back(*exchange_->account);
+    echo.sent = request.prompt().text();
+    v1::PredictRequest score;
+    score.set_model(request.model());
+    score.set_version(request.version());
+    *score.add_inputs()->mutable_sequence() = request.prompt();
+    if (request.has_budget()) *score.mutable_budget() = request.budget();
+    if (request.has_ensemble()) *score.mutable_ensemble() = request.ensemble();
+    if (request.has_override()) *score.mutable_override() = request.override();
+    score.set_profile(request.profile());
+    score.set_priority(request.priority());
+    score.set_request_id(request.request_id());
+    score.mutable_outputs()->set_token_scores(true);
+    score.mutable_outputs()->set_alternatives(request.alternatives());
+    Ticket ticket = TicketOf(*exchange_, Rpc::kPredict, echo.memory);
+    ticket.response = &echo.response;
+    ticket.reply = [self = shared_from_this()](const absl::Status& status) { self->OnEnd(status); };
+    parts_.handler.Start(score, std::move(ticket));
+  }
+
   void OnEnd(const absl::Status& status) {
+    if (!status.ok()) Fail(status);
     bool last = false;
     {
       const absl::MutexLock lock(&mutex_);
-      if (!status.ok() && failure_.ok()) {
-        failure_ = status;
-        exchange_->cancelled.request_stop();  // of the other choices
-        parts_.handler.Wake();
-      }
       last = --open_ == 0;
     }
     if (last) Finish();
+  }
+
+  // Ends all choices.
+  void Fail(const absl::Status& status) {
+    const absl::MutexLock lock(&mutex_);
+    if (!failure_.ok()) return;
+    failure_ = status;
+    exchange_->cancelled.request_stop();
+    parts_.handler.Wake();
   }
 
   void Finish() {
@@ -136,11 +192,36 @@ class Generations final : public std::enable_shared_from_this<Generations> {
     exchange_->End();
   }
 
+  // The prompts before what was written.
+  absl::Status AddEchoes() {
+    uint64_t bytes = 0;
+    for (const EchoedPrompt& echo : echoes_) bytes += echo.response.ByteSizeLong();
+    RETURN_IF_ERROR(exchange_->ExpectJson(bytes * static_cast<uint64_t>(of_prompt_)));
+    for (Choice& choice : choices_) {
+      const EchoedPrompt& echo = echoes_[static_cast<size_t>(choice.index / of_prompt_)];
+      choice.text.insert(0, echo.Text());
+      Logprobs prompt(false, choice.logprobs.wanted());
+      for (const v1::TokenScore& token : echo.response.predictions(0).token_scores()) prompt.Add(token);
+      choice.logprobs.Prepend(prompt);
+      choice.prompt = &echo.response.predictions(0);
+      if (choice.last.done()) continue;
+      choice.last.set_finish_reason("length");  // nothing was written
+      choice.last.set_prompt_tokens(static_cast<uint32_t>(echo.response.input_tokens()));
+      choice.last.set_seed(echo.response.seed());
+      choice.last.set_version(echo.response.version());
+      choice.last.set_device(echo.response.device());
+    }
+    return absl::OkStatus();
+  }
+
   void AnswerWhole() {
+    if (!echoes_.empty()) {
+      if (const absl::Status status = AddEchoes(); !status.ok()) return exchange_->Refuse(status);
+    }
     JsonOut json;
     BeginObject("", json);
     json.Key("choices").BeginArray();
-    for (const Choice& choice : choices_) {
+    for (Choice& choice : choices_) {
       BeginChoice(choice, json);
       if (chat_) {
         json.Key("message")
@@ -180,8 +261,13 @@ class Generations final : public std::enable_shared_from_this<Generations> {
     json.String(chat_ ? absl::StrCat("chat.completion", chunk) : "text_completion");
     json.Key("created").Integer(created_).Key("model").String(model_);
   }
-  static void BeginChoice(const Choice& choice, JsonOut& json) {
-    json.BeginObject().Key("index").Integer(choice.index).Key("logprobs").Null();
+  static void BeginChoice(int index, JsonOut& json) {
+    json.BeginObject().Key("index").Integer(index).Key("logprobs").Null();
+  }
+  // With the log-probabilities that are not sent yet.
+  static void BeginChoice(Choice& choice, JsonOut& json) {
+    json.BeginObject().Key("index").Integer(choice.index).Key("logprobs");
+    choice.logprobs.Write(json);
   }
   void WriteText(const std::string& text, JsonOut& json) const {
     if (!chat_) {
@@ -201,7 +287,14 @@ class Generations final : public std::enable_shared_from_this<Generations> {
     }
     json.String(ended->last.finish_reason()).Key("edgewise").BeginObject();
     WriteEdges(ended->edges, ended->pairs, ended->budget, ended->capped, json);
-    json.Key("seed").Unsigned(ended->last.seed()).EndObject().EndObject();
+    json.Key("seed").Unsigned(ended->last.seed());
+    if (const v1::Prediction* const prompt = ended->prompt) {
+      const v1::EdgeReport& edges = prompt->edges();
+      json.Key("prompt").BeginObject();
+      WriteEdges(edges.edges(), static_cast<double>(edges.pairs()), edges.budget(), edges.capped(), json);
+      json.Key("log_likelihood").Number(prompt->log_likelihood()).EndObject();
+    }
+    json.EndObject().EndObject();
   }
   void WriteUsage(JsonOut& json) const {
     uint64_t prompt = 0, written = 0;
@@ -226,6 +319,7 @@ class Generations final : public std::enable_shared_from_this<Generations> {
   const std::string id_;
   const int64_t created_;
   std::deque<Choice> choices_;
+  std::deque<EchoedPrompt> echoes_;  // of each prompt, or none
   absl::Mutex mutex_;
   size_t open_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // the first

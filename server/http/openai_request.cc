@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/random/random.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/field_error.h"
@@ -21,6 +22,7 @@ using google::protobuf::Message;
 
 constexpr uint64_t kStreamStep = 0x9E3779B97F4A7C15;  // between the seeds of choices: 2^64 over the golden ratio
 constexpr uint64_t kMostChoices = 128;
+constexpr uint32_t kMostLogprobs = 20;
 // Fields that are taken, whatever their value is: it changes nothing.
 constexpr const char* kIgnored[] = {
     "user",        "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
@@ -32,12 +34,7 @@ struct Neutral {
 };
 constexpr Neutral kNeutral[] = {{"response_format", R"({"type":"text"})"},
                                 {"tool_choice", R"("none" or "auto")"},
-                                {"presence_penalty", "0 or 0.0"},
-                                {"frequency_penalty", "0 or 0.0"},
                                 {"logit_bias", "{}"},
-                                {"logprobs", "false"},
-                                {"top_logprobs", "0"},
-                                {"echo", "false"},
                                 {"best_of", "1"},
                                 {"suffix", R"("")"},
                                 {"modalities", R"(["text"])"},
@@ -134,6 +131,12 @@ absl::Status SetSampling(const http::OpenAiGeneration& body, const RequestLimits
   request.set_overflow(v1::STOP);
   request.set_temperature(body.has_temperature() ? body.temperature() : 1.0);
   request.set_top_k(body.edgewise().top_k());
+  request.set_min_p(body.edgewise().min_p());
+  request.set_presence_penalty(body.presence_penalty());
+  request.set_frequency_penalty(body.frequency_penalty());
+  if (body.edgewise().has_repetition_penalty()) {
+    request.set_repetition_penalty(body.edgewise().repetition_penalty());
+  }
   const double top_p = body.has_top_p() ? body.top_p() : 1.0;
   // Ours is off at 0, and 1 leaves out what rounding leaves out.
   request.set_top_p(top_p == 1.0 ? 0.0 : top_p == 0.0 ? std::numeric_limits<double>::min() : top_p);
@@ -148,12 +151,30 @@ absl::Status SetSampling(const http::OpenAiGeneration& body, const RequestLimits
   return absl::OkStatus();
 }
 
+// Whether there are log-probabilities; sets the alternatives beside each.
+absl::StatusOr<bool> SetLogprobs(const http::OpenAiGeneration& body, bool chat, v1::GenerateRequest& request) {
+  const std::string& asked = body.logprobs().text();
+  const bool none = asked.empty() || asked == "false";
+  uint32_t count = body.top_logprobs();
+  if (chat) {
+    REFUSE_IF(!none && asked != "true", "logprobs", "is ", Quoted(asked), "; allowed are true and false");
+    REFUSE_IF(none && count > 0, "top_logprobs", "is ", count, " without logprobs; set logprobs to true");
+  } else {
+    REFUSE_IF(body.has_top_logprobs() && count > 0, "top_logprobs",
+              "is of /v1/chat/completions; logprobs is the number here");
+    REFUSE_IF(!none && !absl::SimpleAtoi(asked, &count), "logprobs", "is ", Quoted(asked), "; allowed are 0 to 20");
+  }
+  const char* const field = chat ? "top_logprobs" : "logprobs";
+  REFUSE_IF(count > kMostLogprobs, field, "is ", count, "; allowed are 0 to ", kMostLogprobs);
+  request.set_alternatives(count);
+  return !none;
+}
+
 }  // namespace
 
 absl::StatusOr<GenerationPlan> ParseGeneration(http::OpenAiGeneration& body, bool chat, const RequestLimits& limits) {
-  static constexpr const char* kOfChat[] = {"tools", "chat_template_kwargs"};
-  RETURN_IF_ERROR(
-      CheckNeutral(body, "", chat ? std::span<const char* const>(kOfChat) : std::span<const char* const>()));
+  static constexpr const char* kTaken[] = {"logprobs", "tools", "chat_template_kwargs"};  // the last two of a chat
+  RETURN_IF_ERROR(CheckNeutral(body, "", std::span(kTaken).first(chat ? 3 : 1)));
   REFUSE_IF(body.has_stream_options() && !body.stream(), "stream_options", "is set; it goes with stream");
   ASSIGN_OR_RETURN(const ModelName model, ParseModelName(body.model()));
   GenerationPlan plan;
@@ -162,6 +183,10 @@ absl::StatusOr<GenerationPlan> ParseGeneration(http::OpenAiGeneration& body, boo
   request.set_version(model.version);
   RETURN_IF_ERROR(SetOptions(body.edgewise(), request));
   RETURN_IF_ERROR(SetSampling(body, limits, request));
+  ASSIGN_OR_RETURN(plan.logprobs, SetLogprobs(body, chat, request));
+  plan.echo = body.echo();
+  REFUSE_IF(plan.echo && chat, "echo", "is of /v1/completions; a chat has no prompt to repeat");
+  REFUSE_IF(plan.echo && body.stream(), "echo", "is set beside stream; leave one of them out");
   if (chat) {
     RETURN_IF_ERROR(SetMessages(body, request));
   } else {

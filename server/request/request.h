@@ -73,6 +73,7 @@ struct OutputSelection {
   bool graph = false;
   uint32_t top_k = 0;
   uint32_t dimensions = 0;  // of an embedding; 0: all
+  bool token_scores = false;
 
   bool operator==(const OutputSelection&) const = default;
 };

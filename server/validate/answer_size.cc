@@ -68,6 +68,11 @@ void AddOutputs(const Counts& counts, const OutputSelection& outputs, const Mode
   if (outputs.each_sample) {
     bytes.response += samples * (64 + counts.values * sizeof(float) + logits + counts.scored * sizeof(double));
   }
+  if (outputs.token_scores) {
+    const double alternatives = input.alternatives, tokens = counts.scored + 1;
+    bytes.response += tokens * (1 + alternatives) * (label_bytes + 24);
+    bytes.results += samples * tokens * (sizeof(TokenAlternatives) + alternatives * sizeof(TokenProbability));
+  }
   if (outputs.layer_stats || outputs.key_degrees) bytes.response += counts.heads * 40;
   if (outputs.key_degrees) bytes.response += counts.heads * counts.positions * 5;
   if (outputs.key_degrees) bytes.results += samples * counts.heads * counts.positions * sizeof(uint32_t);

@@ -18,6 +18,8 @@
 
 namespace edgewise::server {
 
+inline constexpr uint32_t kMaxAlternatives = 20;  // that a request may ask for beside a token
+
 // The fields that both messages (v1::PredictRequest, v1::GenerateRequest) have and that depend on nothing else but the
 // model's profiles and limits.
 template <typename Message>

@@ -20,6 +20,9 @@ constexpr int kMaxStops = 16, kMaxMessages = 1024;
 constexpr const char* kRoles[] = {"system", "user", "assistant", "tool"};
 constexpr size_t kMaxStopBytes = 256;
 constexpr uint64_t kHeldBytes = uint64_t{64} << 10;  // of a generation: its tokens that are not sent, its text
+constexpr double kMaxPenalty = 2.0, kMaxRepetitionPenalty = 100.0;
+// Those of an alternative, in all tokens that are not sent; and of a token of the prompt or text, for penalties.
+constexpr uint64_t kAlternativeBytes = uint64_t{4} << 10, kSeenBytes = 64;
 
 absl::StatusOr<ModelSequence> ParseMessages(const v1::GenerateRequest& message, const Model& model,
                                             absl::CivilSecond now, WorkBounds& bounds) {
@@ -86,7 +89,35 @@ absl::Status CheckSampling(const v1::GenerateRequest& message, const RequestLimi
             message.temperature(), "; allowed are finite numbers, 0 (the most probable token) and more");
   REFUSE_IF(!(message.top_p() >= 0.0 && message.top_p() <= 1.0), "top_p", "is ", message.top_p(),
             "; allowed are 0 (off) to 1");
+  REFUSE_IF(!(message.min_p() >= 0.0 && message.min_p() <= 1.0), "min_p", "is ", message.min_p(),
+            "; allowed are 0 (off) to 1");
+  REFUSE_IF(!(std::abs(message.presence_penalty()) <= kMaxPenalty), "presence_penalty", "is ",
+            message.presence_penalty(), "; allowed are -2 to 2, and 0 is off");
+  REFUSE_IF(!(std::abs(message.frequency_penalty()) <= kMaxPenalty), "frequency_penalty", "is ",
+            message.frequency_penalty(), "; allowed are -2 to 2, and 0 is off");
+  const double repetition = message.has_repetition_penalty() ? message.repetition_penalty() : 1.0;
+  REFUSE_IF(!(repetition > 0.0 && repetition <= kMaxRepetitionPenalty), "repetition_penalty", "is ", repetition,
+            "; allowed are numbers above 0 up to 100, and 1 is off");
+  REFUSE_IF(message.alternatives() > kMaxAlternatives, "alternatives", "is ", message.alternatives(),
+            "; allowed are 0 to ", kMaxAlternatives);
   return absl::OkStatus();
+}
+
+void SetSampling(const v1::GenerateRequest& message, const ModelConfig& config, GenerationOptions& options) {
+  options.max_new_tokens = message.max_new_tokens();
+  options.temperature = message.temperature();
+  options.top_k = message.top_k() >= static_cast<uint32_t>(config.vocab_size) ? 0 : message.top_k();
+  options.top_p = message.top_p();
+  options.min_p = message.min_p();
+  options.presence_penalty = message.presence_penalty();
+  options.frequency_penalty = message.frequency_penalty();
+  if (message.has_repetition_penalty()) options.repetition_penalty = message.repetition_penalty();
+  options.alternatives = message.alternatives();
+  options.stop.assign(message.stop().begin(), message.stop().end());
+}
+
+bool HasPenalties(const GenerationOptions& options) {
+  return options.presence_penalty != 0.0 || options.frequency_penalty != 0.0 || options.repetition_penalty != 1.0;
 }
 
 void SetCap(const v1::Budget& budget, const Profile& limits, GenerationOptions& options) {
@@ -120,11 +151,7 @@ absl::StatusOr<Work> Validate(const v1::GenerateRequest& message, const Model& m
   ASSIGN_OR_RETURN(options.overflow, ParseOverflow(message.overflow()));
   ASSIGN_OR_RETURN(generation.prompt, ParsePrompt(message, model, terms.local_time, bounds));
 
-  options.max_new_tokens = message.max_new_tokens();
-  options.temperature = message.temperature();
-  options.top_k = message.top_k() >= static_cast<uint32_t>(config.vocab_size) ? 0 : message.top_k();
-  options.top_p = message.top_p();
-  options.stop.assign(message.stop().begin(), message.stop().end());
+  SetSampling(message, config, options);
   SetCap(work.settings->budget(), profiles.limits, options);
 
   generation.cache_bytes = CacheBytesOf(model, generation.prompt, options);
@@ -134,6 +161,8 @@ absl::StatusOr<Work> Validate(const v1::GenerateRequest& message, const Model& m
   work.tokens = static_cast<uint64_t>(generation.prompt.valid());
   work.cost = static_cast<uint64_t>(generation.prompt.length());
   work.held_bytes = kHeldBytes + 2 * BytesOf(generation.prompt);  // it is copied when it starts
+  work.held_bytes += kAlternativeBytes * options.alternatives;
+  if (HasPenalties(options)) work.held_bytes += kSeenBytes * (work.tokens + options.max_new_tokens);
   return work;
 }
 

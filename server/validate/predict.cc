@@ -30,6 +30,12 @@ absl::Status ParseOutputs(const v1::PredictRequest& message, const ModelConfig& 
             options.dimensions(), "; it is for embedding models, this one does ", ModelTaskName(config.task));
   REFUSE_IF(options.dimensions() > static_cast<uint32_t>(config.num_labels), "outputs.dimensions", "is ",
             options.dimensions(), "; the model's embeddings have ", config.num_labels);
+  REFUSE_IF(options.token_scores() && config.task != ModelTask::kCausalLm, "outputs.token_scores",
+            "is set; it is for causal language models, this one does ", ModelTaskName(config.task));
+  REFUSE_IF(options.alternatives() > 0 && !options.token_scores(), "outputs.alternatives", "is ",
+            options.alternatives(), " without token_scores; set it too");
+  REFUSE_IF(options.alternatives() > kMaxAlternatives, "outputs.alternatives", "is ", options.alternatives(),
+            "; allowed are 0 to ", kMaxAlternatives);
   REFUSE_IF(options.logits() && config.task == ModelTask::kRegression && !config.sigmoid, "outputs.logits",
             "is set; the values of a regression model are its outputs as they are");
   REFUSE_IF(top_k > 0 && config.task == ModelTask::kRegression, "outputs.top_k", "is ", top_k,
@@ -42,7 +48,7 @@ absl::Status ParseOutputs(const v1::PredictRequest& message, const ModelConfig& 
             message.ensemble().samples(), " samples; a graph is returned of one sample only");
   outputs = {options.logits(),      options.layer_stats(), options.key_degrees(),
              options.each_sample(), options.graph(),       top_k,
-             options.dimensions()};
+             options.dimensions(),  options.token_scores()};
   wanted = {options.layer_stats(), options.key_degrees(), options.graph()};
   return absl::OkStatus();
 }
@@ -267,7 +273,12 @@ absl::StatusOr<Work> Validate(const v1::PredictRequest& message, const Model& mo
     }
     AddSize(input, work);
   }
+  for (ModelInput& input : work.inputs) input.alternatives = message.outputs().alternatives();
   RETURN_IF_ERROR(SetSamples(message, model, profiles, limits, terms, work));
+  for (const ModelInput& input : work.inputs) {
+    REFUSE_IF(input.alternatives > 0 && input.samples > 1 && model.Samples(input), "outputs.alternatives", "is ",
+              input.alternatives, " with ", input.samples, " samples that differ; allowed is 0, or 1 sample");
+  }
   return work;
 }
 

@@ -157,7 +157,8 @@ TEST_F(LanguageTest, CancellationEndsCallsUnderWayAndLaterOnes) {
 TEST_F(LanguageTest, GeneratePrintsTheTextAsItComesAndWhatItCost) {
   const Outcome run = RunHere({"generate", "--model=toy", "--prompt=Say", "--max_new_tokens=3", "--temperature=0.5",
                                "--top_k=9", "--top_p=0.9", "--stop=a", "--stop=b", "--seed=7", "--samples=2",
-                               "--max_density=0.5", "--keep=4", "--priority=1", "--overflow=halve"});
+                               "--max_density=0.5", "--keep=4", "--priority=1", "--overflow=halve", "--min_p=0.1",
+                               "--presence_penalty=0.5", "--frequency_penalty=-0.5", "--repetition_penalty=1.5"});
   EXPECT_EQ(run.status, kExitOk) << run.err;
   EXPECT_EQ(run.out.substr(0, 7), "Hello\n\n");
   EXPECT_HAS(run.out, "3 tokens in ");
@@ -167,6 +168,10 @@ TEST_F(LanguageTest, GeneratePrintsTheTextAsItComesAndWhatItCost) {
   EXPECT_EQ(generated_.temperature(), 0.5);
   EXPECT_EQ(generated_.top_k(), 9u);
   EXPECT_EQ(generated_.top_p(), 0.9);
+  EXPECT_EQ(generated_.min_p(), 0.1);
+  EXPECT_EQ(generated_.presence_penalty(), 0.5);
+  EXPECT_EQ(generated_.frequency_penalty(), -0.5);
+  EXPECT_EQ(generated_.repetition_penalty(), 1.5);
   EXPECT_EQ(generated_.stop_size(), 2);
   EXPECT_EQ(generated_.overflow(), v1::HALVE);
   EXPECT_EQ(generated_.ensemble().seed(), 7u);
@@ -177,7 +182,9 @@ TEST_F(LanguageTest, GeneratePrintsTheTextAsItComesAndWhatItCost) {
 }
 
 TEST_F(LanguageTest, GenerateAsJsonIsALineForEveryMessage) {
-  const Outcome run = RunHere({"generate", "--model=toy", "--prompt=Say", "--json"});
+  const Outcome run = RunHere({"generate", "--model=toy", "--prompt=Say", "--json", "--alternatives=4"});
+  EXPECT_EQ(generated_.alternatives(), 4u);
+  EXPECT_FALSE(generated_.has_repetition_penalty());
   ASSERT_EQ(run.status, kExitOk) << run.err;
   std::istringstream stream(run.out);
   std::vector<nlohmann::json> messages;
@@ -230,6 +237,8 @@ TEST_F(LanguageTest, WrongFlagsAreToldBeforeAnythingIsSent) {
       {{"generate", "--model=toy", "--prompt=a", "--temperature=-1"}, "--temperature is -1"},
       {{"generate", "--model=toy", "--prompt=a", "--temperature=nan"}, "--temperature is nan"},
       {{"generate", "--model=toy", "--prompt=a", "--top_p=1.5"}, "--top_p is 1.5"},
+      {{"generate", "--model=toy", "--prompt=a", "--min_p=-1"}, "--min_p is -1; expected 0 to 1"},
+      {{"generate", "--model=toy", "--prompt=a", "--alternatives=2"}, "--alternatives goes with --json"},
       {{"generate", "--model=toy", "--prompt=a", "--overflow=half"},
        "--overflow is \"half\"; expected slide, halve or stop"},
       {{"generate", "--model=toy", "--prompt=a", "--stop=\xff"}, "--stop is not valid UTF-8"},

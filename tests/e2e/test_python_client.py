@@ -43,9 +43,11 @@ class RequestTest(unittest.TestCase):
     def test_generate(self):
         options = {"version": 1, "max_edges": 2, "samples": 3, "seed": 4, "dense": True, "priority": 5, "profile": "p",
                    "request_id": "r", "truncate": "head", "max_new_tokens": 6, "temperature": 0.5, "top_k": 7,
-                   "top_p": 0.25, "stop": ["x", "y"], "overflow": "halve"}
+                   "top_p": 0.25, "stop": ["x", "y"], "overflow": "halve", "min_p": 0.125, "presence_penalty": 0.5,
+                   "frequency_penalty": -0.5, "repetition_penalty": 1.5, "alternatives": 8}
         expected = pb.GenerateRequest(
             model="m", version=1, prompt=pb.Sequence(text="p", truncate=pb.HEAD), max_new_tokens=6, temperature=0.5,
+            min_p=0.125, presence_penalty=0.5, frequency_penalty=-0.5, repetition_penalty=1.5, alternatives=8,
             top_k=7, top_p=0.25, stop=["x", "y"], overflow=pb.HALVE, ensemble=pb.Ensemble(samples=3, seed=4),
             budget=pb.Budget(max_edges=2), attention=pb.DENSE, request_id="r", priority=5, profile="p")
         self.assertEqual(requests.generate("m", "p", options), expected)

@@ -77,6 +77,21 @@ class LanguageTest(unittest.TestCase):
         self.assertEqual(report["seed"], 3)
         self.assertGreater(report["edges"], 0)
 
+    def test_log_probabilities_come_of_what_is_written_and_of_a_prompt(self):
+        chat = self.client.chat.completions.create(model=CHAT_MODEL, messages=MESSAGES, max_tokens=3, seed=7,
+                                                   logprobs=True, top_logprobs=2)
+        for token in chat.choices[0].logprobs.content:
+            self.assertEqual(len(token.top_logprobs), 2)
+            self.assertLess(token.logprob, 0)
+        # As lm-evaluation-harness asks.
+        echo = self.client.completions.create(model=CHAT_MODEL, prompt=[[5, 9, 2]], max_tokens=1, temperature=0,
+                                              echo=True, logprobs=1)
+        scores = echo.choices[0].logprobs
+        self.assertEqual(len(scores.tokens), 4)
+        self.assertIsNone(scores.token_logprobs[0])
+        for logprob, top in zip(scores.token_logprobs[1:], scores.top_logprobs[1:]):
+            self.assertGreaterEqual(max(top.values()), logprob)
+
     def test_errors_are_those_of_the_package(self):
         with self.assertRaises(openai.NotFoundError) as unknown:
             self.client.chat.completions.create(model="nothing", messages=MESSAGES)

@@ -113,6 +113,40 @@ TEST(ChooseTokenTest, TopKAndTopPLeaveTheMostProbable) {
   EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .top_k = 2, .top_p = 0.70, .uniform = last}), 1);
 }
 
+TEST(ChooseTokenTest, MinPIsAShareOfTheLargestThatIsLeft) {
+  const std::vector<double> p = {0.2, 0.5, 0.1, 0.2};
+  const double last = std::nextafter(1.0, 0.0);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .uniform = last, .min_p = 0.15}), 2);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .uniform = last, .min_p = 0.3}), 3);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .uniform = last, .min_p = 0.41}), 1);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .uniform = last, .min_p = 1.0}), 1);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 4.0, .uniform = last, .min_p = 0.41}), 2) << "after the temperature";
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .excluded = 1, .uniform = last, .min_p = 0.6}), 3);
+}
+
+TEST(ChooseTokenTest, PenaltiesLowerWhatTheTextHas) {
+  const std::vector<double> p = {0.25, 0.4, 0.35, 0.0};
+  const auto choose = [&](const TokenPenalties& penalties) { return ChooseToken(p, {.penalties = &penalties}); };
+  EXPECT_EQ(choose({.presence = 0.2, .seen = {{1, 0}}}), 1) << "of the prompt alone";
+  EXPECT_EQ(choose({.presence = 0.1, .seen = {{1, 3}}}), 1);
+  EXPECT_EQ(choose({.presence = 0.2, .seen = {{1, 1}}}), 2);
+  EXPECT_EQ(choose({.frequency = 0.1, .seen = {{1, 1}}}), 1);
+  EXPECT_EQ(choose({.frequency = 0.1, .seen = {{1, 2}}}), 2);
+  EXPECT_EQ(choose({.repetition = 1.2, .seen = {{1, 0}}}), 2) << "of the prompt too";
+  EXPECT_EQ(choose({.repetition = 1.1, .seen = {{1, 0}}}), 1);
+  EXPECT_EQ(choose({.presence = -2.0, .seen = {{0, 1}}}), 0);
+  // A score above 0 is divided: e^((ln 0.25 + 2) / 4) = 1.17 beside 0.4 and 0.35.
+  const TokenPenalties positive = {.presence = -2.0, .repetition = 4.0, .seen = {{0, 1}}};
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .uniform = 0.60, .penalties = &positive}), 0);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1.0, .uniform = 0.62, .penalties = &positive}), 1);
+  EXPECT_EQ(choose({.frequency = -2.0, .seen = {{0, 4096}, {3, 4096}}}), 0) << "no overflow, and 0 stays impossible";
+  const TokenPenalties none = {.seen = {{1, 9}}};
+  for (const double uniform : {0.1, 0.5, 0.9}) {
+    EXPECT_EQ(ChooseToken(p, {.temperature = 0.8, .uniform = uniform, .penalties = &none}),
+              ChooseToken(p, {.temperature = 0.8, .uniform = uniform}));
+  }
+}
+
 TEST(ChooseTokenTest, TemperatureSharpensAndFlattens) {
   const std::vector<double> p = {0.25, 0.75};
   // At temperature 1/2 the odds are 9 to 1, at 2 they are the root of 3 to 1.

@@ -85,6 +85,9 @@ class GenerationTest : public ::testing::TestWithParam<ModelKind> {
       EXPECT_TRUE(result.status.ok()) << result.status;
       const std::vector<double> expected = NextProbabilities(result);
       difference_ = std::max(difference_, Distance({std::exp(token.log_probability)}, {expected[token.token_id]}));
+      const double near = std::getenv("EDGEWISE_TEST_DEVICE") != nullptr ? 0.05 : 1e-5;  // results are rounded
+      EXPECT_NEAR(token.predictive_entropy, result.predictive_entropy[0], near);
+      EXPECT_NEAR(token.mutual_information, result.mutual_information[0], near);
       if (reference_.has_value() && compared_++ % 8 == 0) {  // float64 takes its time
         const std::vector<double> rounded = reference_->Rounded(input);
         moved_ = std::max(moved_, Distance(rounded, reference_->Exact(input)));
@@ -195,6 +198,52 @@ TEST_P(GenerationTest, GreedyTakesTheMostProbableToken) {
     ASSERT_EQ(token.token_id, best - probabilities.begin());
     text.push_back(token.token_id);
   }
+}
+
+TEST_P(GenerationTest, PenaltiesKnowTheWholePromptAndWhatThisCallWrote) {
+  options_.temperature = 0.0;
+  options_.max_new_tokens = 12;
+  options_.overflow = Overflow::kHalve;
+  Tokens text = Prompt(58, 6);  // the context is 64, so the beginning leaves it
+  for (size_t i = 10; i < text.size(); ++i) text[i] = std::min(text[i], 8);
+  options_.repetition_penalty = 100.0;  // tokens are about equally probable
+  for (const GeneratedToken& token : Generate(*loaded_, text, options_)) {
+    EXPECT_THAT(text, ::testing::Not(::testing::Contains(token.token_id)));
+    text.push_back(token.token_id);
+  }
+  EXPECT_EQ(text.size(), 70u);
+  options_.repetition_penalty = 1.0;
+  options_.presence_penalty = options_.frequency_penalty = -2.0;  // a token that has the lead keeps it
+  const Tokens written = IdsOf(Generate(*loaded_, Prompt(9, 6), options_));
+  EXPECT_EQ(Tokens(written.begin() + 6, written.end()), Tokens(6, written[5]));
+}
+
+TEST_P(GenerationTest, WhatIsNeutralAndAlternativesChangeNoByte) {
+  options_.samples = 2;
+  const auto plain = Generate(*loaded_, Prompt(9, 6), options_);
+  options_.alternatives = 3;
+  const auto with = Generate(*loaded_, Prompt(9, 6), options_);
+  EXPECT_TRUE(SameTokens(with, plain));
+  for (const GeneratedToken& token : with) {
+    ASSERT_EQ(token.alternatives.size(), 3u);
+    EXPECT_GE(token.alternatives[0].log_probability, token.log_probability);
+    EXPECT_GE(token.alternatives[0].log_probability, token.alternatives[1].log_probability);
+    EXPECT_GE(token.alternatives[1].log_probability, token.alternatives[2].log_probability);
+  }
+  // Penalties do not depend on who is beside it.
+  options_.presence_penalty = 1.0;
+  options_.min_p = 0.2;
+  const auto penalized = Generate(*loaded_, Prompt(9, 6), options_);
+  GenerationOptions other = options_;
+  other.presence_penalty = other.min_p = 0.0;
+  other.alternatives = 0;
+  std::vector<std::unique_ptr<Generation>> both;
+  const ModelSequence prompt = *loaded_->Prepare(Prompt(9, 6), TruncateMode::kRefuse);
+  both.push_back(*Generation::Create(*loaded_, prompt, options_));
+  both.push_back(*Generation::Create(*loaded_, prompt, other));
+  const auto together = GenerateTogether(both);
+  EXPECT_TRUE(SameTokens(together[0], penalized));
+  EXPECT_TRUE(SameTokens(together[1], plain));
 }
 
 TEST_P(GenerationTest, TheBudgetCapsEveryRow) {

@@ -75,6 +75,7 @@ Tokens IdsOf(const std::vector<GeneratedToken>& tokens) {
 bool SameTokens(const std::vector<GeneratedToken>& a, const std::vector<GeneratedToken>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const GeneratedToken& x, const GeneratedToken& y) {
     return x.token_id == y.token_id && x.text == y.text && x.log_probability == y.log_probability &&
+           x.predictive_entropy == y.predictive_entropy && x.mutual_information == y.mutual_information &&
            x.edges.edges == y.edges.edges && x.edges.capped == y.edges.capped;
   });
 }

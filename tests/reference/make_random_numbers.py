@@ -6,6 +6,7 @@
 random-numbers-v1.txt has the uniform numbers of pairs; orders-v1.txt the normal numbers and the 64-bit sort keys of
 what is drawn once per layer. A sort key belongs to stream 2 and window 0 and is 0 in other rows. events-v2.txt has heads
 that are drawn by events: their tables, every accepted event, and what the rule says of larger heads.
+token-choices-v1.txt has choices of generated tokens.
 """
 
 import os
@@ -14,6 +15,7 @@ import sys
 import numpy as np
 
 import events
+import token_choice
 from permutation import GRID_ROWS, ORDER, Draw
 from philox import philox4x32
 
@@ -21,6 +23,9 @@ PAIRS = "# seed sample layer head side query_position key_position uniform (time
 EVENT_CASES = ("# case law exploration tokens rank shift hot step seed sample layer head side; its\n"
                "#   token index mean_gap (bits of a float) end_of_places is_heavy_key; event query key age (times 2^31)\n"
                "# rule tokens rank shift hot longest drawn_by_events\n")
+CHOICES = ("# tokens samples step shift temperature top_k top_p min_p presence frequency repetition excluded uniform\n"
+           "#   seen (token:times,... or -) token log_probability predictive_entropy mutual_information\n"
+           "# logit of a token in a sample: ((token * step + sample * shift) mod 97) / 16\n")
 ORDERS = "# seed sample layer side stream window element normal sort_key\n"
 
 
@@ -89,9 +94,43 @@ def event_lines() -> list:
     return lines
 
 
+def choice_lines() -> list:
+    rng = np.random.default_rng(20261127)
+    lines = [CHOICES]
+    while len(lines) < 301:
+        row = len(lines)
+        tokens, samples = int(rng.choice([5, 60, 300])), int(rng.integers(1, 3))
+        step, shift = int(rng.integers(1, 97)), int(rng.integers(0, 97))
+        rules = token_choice.Rules(
+            temperature=float(rng.choice([0.0, 0.5, 1.0, 1.7])), top_k=int(rng.choice([0, 1, 7, 40])),
+            top_p=float(rng.choice([0.0, 0.3, 0.87])), min_p=float(rng.choice([0.0, 0.0, 0.07, 0.61])))
+        if row % 2:
+            rules.presence, rules.frequency = float(rng.choice([0.0, 0.75, -2.0])), float(rng.choice([0.0, 0.5, -2.0]))
+            rules.repetition = float(rng.choice([1.0, 2.5, 0.4]))
+            rules.seen = {int(token): int(rng.integers(0, 4)) for token in rng.integers(0, tokens, 6)}
+        if row % 5 == 0:  # scores above 0
+            tokens, rules = 5, token_choice.Rules(temperature=1.0, presence=-2.0, frequency=-1.0,
+                                                  repetition=float(rng.choice([2.5, 0.4])))
+            rules.seen = {int(token): int(rng.integers(0, 3)) for token in rng.integers(0, tokens, 2)}
+        excluded, uniform = int(rng.integers(-1, tokens)), round(float(rng.random()), 6)
+        samples_of = [token_choice.softmax([(token * step + sample * shift) % 97 / 16 for token in range(tokens)])
+                      for sample in range(samples)]
+        mean = np.sum(samples_of, axis=0) / samples if samples > 1 else samples_of[0]
+        chosen = token_choice.choose(mean, rules, excluded, uniform)
+        if chosen is None:  # rounding might decide
+            continue
+        entropy = token_choice.entropy(mean)
+        information = max(0.0, entropy - np.mean([token_choice.entropy(p) for p in samples_of])) if samples > 1 else 0.0
+        seen = ",".join(f"{token}:{times}" for token, times in sorted(rules.seen.items())) or "-"
+        lines.append(f"{tokens} {samples} {step} {shift} {rules.temperature} {rules.top_k} {rules.top_p} {rules.min_p} "
+                     f"{rules.presence} {rules.frequency} {rules.repetition} {excluded} {uniform} {seen} {chosen} "
+                     f"{np.log(mean[chosen]):.12g} {entropy:.12g} {information:.9f}\n")
+    return lines
+
+
 def main(folder: str) -> None:
     for name, lines in (("random-numbers-v1.txt", pair_lines()), ("orders-v1.txt", order_lines()),
-                        ("events-v2.txt", event_lines())):
+                        ("events-v2.txt", event_lines()), ("token-choices-v1.txt", choice_lines())):
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             file.writelines(lines)
 

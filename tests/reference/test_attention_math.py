@@ -130,6 +130,17 @@ class DrawTest(unittest.TestCase):
         with open(path, encoding="utf-8") as file:
             self.assertEqual(file.read(), "".join(make_random_numbers.event_lines()))
 
+    def test_the_golden_choices(self):
+        """tests/testdata/token-choices-v1.txt is what make_random_numbers.py writes, to the last digits of a logarithm."""
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "testdata", "token-choices-v1.txt")
+        with open(path, encoding="utf-8") as file:
+            committed = file.readlines()
+        made = "".join(make_random_numbers.choice_lines()).splitlines()
+        self.assertEqual(len(made), len(committed))
+        for ours, theirs in zip(map(str.split, made[3:]), map(str.split, committed[3:])):
+            self.assertEqual(ours[:-3], theirs[:-3])
+            np.testing.assert_allclose([float(x) for x in ours[-3:]], [float(x) for x in theirs[-3:]], atol=2e-9)
+
     def test_normal_and_uniform(self):
         z = Draw(11).normals(0, 0, 200_000)
         self.assertLess(abs(z.mean()), 0.01)

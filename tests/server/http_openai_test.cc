@@ -1,6 +1,7 @@
 // OpenAI's API over a real port: the same answers as gRPC's in that API's shapes.
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <cstring>
 #include <fstream>
 
@@ -202,14 +203,24 @@ TEST_F(OpenAiTest, FieldsThatAreNotServedAreNamed) {
   const std::string chat = "/v1/chat/completions", completions = "/v1/completions";
   refused(completions, {{"suffix", "x"}}, "suffix");
   refused(completions, {{"best_of", 2}}, "best_of");
-  refused(completions, {{"echo", true}}, "echo");
-  refused(completions, {{"logprobs", 2}}, "logprobs");
+  refused(completions, {{"echo", true}, {"stream", true}}, "echo");
+  refused(completions, {{"max_tokens", 0}}, "max_tokens");
+  refused(chat, {{"echo", true}}, "echo");
+  refused(completions, {{"logprobs", 21}}, "logprobs");
+  refused(completions, {{"logprobs", true}}, "logprobs");
+  refused(completions, {{"logprobs", 1}, {"top_logprobs", 1}}, "top_logprobs");
+  refused(chat, {{"logprobs", 1}}, "logprobs");
+  refused(chat, {{"top_logprobs", 1}}, "top_logprobs");
+  refused(chat, {{"logprobs", true}, {"top_logprobs", 21}}, "top_logprobs");
+  refused(chat, {{"frequency_penalty", -2.5}}, "frequency_penalty");
+  refused(chat, {{"edgewise", {{"min_p", 2}}}}, "edgewise.min_p");
+  refused(chat, {{"edgewise", {{"repetition_penalty", 0}}}}, "edgewise.repetition_penalty");
   refused(completions, {{"messages", Chat()["messages"]}}, "messages");
   refused(completions, {{"tools", {{{"type", "function"}}}}}, "tools");
   refused(chat, {{"logit_bias", {{"5", 1}}}}, "logit_bias");
   refused(chat, {{"response_format", {{"type", "json_object"}}}}, "response_format");
   refused(chat, {{"tool_choice", "required"}}, "tool_choice");
-  refused(chat, {{"presence_penalty", 0.5}}, "presence_penalty");
+  refused(chat, {{"presence_penalty", 2.5}}, "presence_penalty");
   refused(chat, {{"audio", {{"voice", "x"}}}}, "audio");
   refused(chat, {{"colour", "red"}}, "colour");
   refused(chat, {{"prompt", "x"}}, "prompt");
@@ -228,6 +239,158 @@ TEST_F(OpenAiTest, FieldsThatAreNotServedAreNamed) {
   refused(chat, {{"messages", {{{"role", "robot"}, {"content", "x"}}}}}, "messages[0].role");
 }
 
+TEST_F(OpenAiTest, PenaltiesAndMinPAreThoseOfGenerate) {
+  int penalties = 0, rest = 0;  // texts that they change
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    v1::GenerateRequest request = Sampled(seed, 12);
+    request.mutable_prompt()->set_text("hello");
+    const std::string plain = Written(request);
+    json body = {{"model", kModel}, {"prompt", "hello"}, {"max_tokens", 12}, {"seed", seed}};
+    const auto text = [&] { return http_.Answer("/v1/completions", body)["choices"][0]["text"].get<std::string>(); };
+    body["presence_penalty"] = -2;
+    body["frequency_penalty"] = -1.5;
+    request.set_presence_penalty(-2.0);
+    request.set_frequency_penalty(-1.5);
+    const std::string penalized = Written(request);
+    EXPECT_EQ(text(), penalized);
+    body["edgewise"] = {{"min_p", 0.5}, {"repetition_penalty", 3}};
+    request.set_min_p(0.5);
+    request.set_repetition_penalty(3.0);
+    const std::string cut = Written(request);
+    EXPECT_EQ(text(), cut);
+    penalties += penalized != plain ? 1 : 0;
+    rest += cut != penalized ? 1 : 0;
+  }
+  EXPECT_GT(penalties, 0);
+  EXPECT_GT(rest, 0);
+}
+
+TEST_F(OpenAiTest, LogprobsAreThoseOfGenerateWholeOrAsAStream) {
+  v1::GenerateRequest request = Sampled(7, 12);
+  request.set_alternatives(3);
+  request.mutable_prompt()->set_text("hello");
+  Generated generated = Generate(http_.server, request);
+  ASSERT_TRUE(generated.status.ok()) << generated.status.error_message();
+  json body = {{"model", kModel}, {"prompt", "hello"}, {"max_tokens", 12}, {"seed", 7}, {"logprobs", 3}};
+  const json whole = http_.Answer("/v1/completions", body)["choices"][0]["logprobs"];
+  ASSERT_EQ(whole["tokens"].size(), generated.messages.size());
+  for (size_t t = 0; t < generated.messages.size(); ++t) {
+    const v1::GenerateResponse& token = generated.messages[t];
+    EXPECT_EQ(whole["token_logprobs"][t], token.log_probability());
+    const json& top = whole["top_logprobs"][t];
+    EXPECT_EQ(top[whole["tokens"][t].get<std::string>()], token.log_probability());
+    double most = -1e9;
+    for (const auto& [name, value] : top.items()) most = std::max(most, value.get<double>());
+    EXPECT_EQ(most, token.alternatives(0).log_probability());
+    EXPECT_LE(top.size(), 4u);
+  }
+  EXPECT_EQ(whole["text_offset"][0], 0);
+  body["stream"] = true;
+  json tokens = json::array(), offsets = json::array();
+  for (const json& event : http_.Events("/v1/completions", body)) {
+    const json& logprobs = event["choices"][0]["logprobs"];
+    if (!logprobs.is_object()) continue;
+    for (const json& one : logprobs["tokens"]) tokens.push_back(one);
+    for (const json& one : logprobs["text_offset"]) offsets.push_back(one);
+  }
+  EXPECT_EQ(tokens, whole["tokens"]);
+  EXPECT_EQ(offsets, whole["text_offset"]);
+
+  request = Sampled(7, 12);
+  v1::ChatMessage& message = *request.add_messages();
+  message.set_role("user");
+  message.set_content("hello");
+  request.set_alternatives(2);
+  generated = Generate(http_.server, request);
+  json chat = Chat();
+  chat["logprobs"] = true;
+  chat["top_logprobs"] = 2;
+  const json content = http_.Answer("/v1/chat/completions", chat)["choices"][0]["logprobs"]["content"];
+  ASSERT_EQ(content.size(), generated.messages.size());
+  for (size_t t = 0; t < content.size(); ++t) {
+    const v1::GenerateResponse& token = generated.messages[t];
+    EXPECT_EQ(content[t]["logprob"], token.log_probability());
+    std::string bytes;
+    for (const json& byte : content[t]["bytes"]) bytes += static_cast<char>(byte.get<int>());
+    EXPECT_EQ(bytes, token.token_bytes());
+    ASSERT_EQ(content[t]["top_logprobs"].size(), 2u);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(content[t]["top_logprobs"][static_cast<size_t>(i)]["logprob"], token.alternatives(i).log_probability());
+    }
+  }
+  chat["stream"] = true;
+  json streamed = json::array();
+  for (const json& event : http_.Events("/v1/chat/completions", chat)) {
+    const json& logprobs = event["choices"][0]["logprobs"];
+    if (logprobs.is_object()) streamed.insert(streamed.end(), logprobs["content"].begin(), logprobs["content"].end());
+  }
+  EXPECT_EQ(streamed, content);
+  chat.erase("top_logprobs");
+  EXPECT_TRUE(
+      http_.Events("/v1/chat/completions", chat)[1]["choices"][0]["logprobs"]["content"][0]["top_logprobs"].empty());
+}
+
+// As lm-evaluation-harness asks and reads.
+TEST_F(OpenAiTest, AnEchoHasTheScoresOfThePromptBeforeWhatIsWritten) {
+  v1::PredictRequest score;
+  score.set_model(kModel);
+  const std::vector<int> ids = {5, 9, 2, 11, 7};
+  v1::Sequence& prompt = *score.add_inputs()->mutable_sequence();
+  for (const int id : ids) prompt.mutable_token_ids()->add_values(id);
+  score.mutable_outputs()->set_each_sample(true);
+  v1::PredictResponse scores;
+  ASSERT_TRUE(http_.server.Predict(score, scores).ok());
+  const v1::Prediction& expected = scores.predictions(0);
+
+  json body = {{"model", kModel}, {"prompt", {ids}},  {"max_tokens", 3},
+               {"seed", 7},       {"temperature", 0}, {"logprobs", 1}};
+  const json alone = http_.Answer("/v1/completions", body)["choices"][0];
+  body["echo"] = true;
+  const json answer = http_.Answer("/v1/completions", body);
+  const json& choice = answer["choices"][0];
+  const json& logprobs = choice["logprobs"];
+  const size_t written = alone["logprobs"]["tokens"].size();
+  for (const char* list : {"tokens", "token_logprobs", "top_logprobs", "text_offset"}) {
+    ASSERT_EQ(logprobs[list].size(), ids.size() + written) << list;
+  }
+  EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
+  EXPECT_TRUE(logprobs["top_logprobs"][0].is_null());
+  double sum = 0.0;
+  for (size_t t = 1; t < ids.size(); ++t) {
+    const double p = expected.sample_outputs(0).token_probabilities(static_cast<int>(t) - 1);
+    EXPECT_EQ(logprobs["token_logprobs"][t], std::log(p));
+    sum += logprobs["token_logprobs"][t].get<double>();
+    double most = -1e9;
+    for (const auto& [name, value] : logprobs["top_logprobs"][t].items()) most = std::max(most, value.get<double>());
+    EXPECT_GE(most, logprobs["token_logprobs"][t]);
+    EXPECT_GT(most, std::log(1.0 / 1000)) << "the most probable one";
+  }
+  EXPECT_NEAR(sum, expected.log_likelihood(), 1e-12);
+  EXPECT_EQ(choice["edgewise"]["prompt"]["log_likelihood"], expected.log_likelihood());
+  EXPECT_EQ(choice["edgewise"]["prompt"]["edges"], expected.edges().edges());
+  for (size_t t = 0; t < written; ++t) {
+    EXPECT_EQ(logprobs["token_logprobs"][ids.size() + t], alone["logprobs"]["token_logprobs"][t]);
+    EXPECT_EQ(logprobs["token_logprobs"][ids.size() + t],
+              logprobs["top_logprobs"][ids.size() + t][logprobs["tokens"][ids.size() + t].get<std::string>()]);
+  }
+  const std::string text = choice["text"], after = alone["text"];
+  EXPECT_THAT(text, ::testing::EndsWith(after));
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], ids.size());
+
+  body["max_tokens"] = 0;
+  const json scored = http_.Answer("/v1/completions", body);
+  EXPECT_EQ(scored["choices"][0]["text"], text.substr(0, text.size() - after.size()));
+  EXPECT_EQ(scored["choices"][0]["logprobs"]["token_logprobs"].size(), ids.size());
+  EXPECT_EQ(scored["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(scored["usage"]["completion_tokens"], 0);
+  EXPECT_EQ(scored["usage"]["prompt_tokens"], ids.size());
+  body["prompt"] = {"hello", "a b"};
+  const json texts = http_.Answer("/v1/completions", body)["choices"];
+  ASSERT_EQ(texts.size(), 2u);
+  EXPECT_EQ(texts[0]["text"], "hello");
+  EXPECT_EQ(texts[1]["text"], "a b");
+}
+
 TEST_F(OpenAiTest, OtherPathsSayWhatThereIs) {
   const HttpReply responses = http_.Post("/v1/responses", {{"model", kModel}, {"input", "x"}});
   EXPECT_EQ(responses.code, 404);
@@ -242,6 +405,21 @@ class OpenAiBudgetTest : public ::testing::Test {
  protected:
   HttpServerFixture http_;
 };
+
+TEST_F(OpenAiBudgetTest, AnEchoOfSamplesHasNoAlternatives) {
+  json body = {{"model", "lm-ssa-local"}, {"prompt", {3, 1, 4, 1, 5}},
+               {"max_tokens", 0},         {"echo", true},
+               {"logprobs", 1},           {"edgewise", {{"samples", 3}, {"seed", 4}}}};
+  const HttpReply refused = http_.Post("/v1/completions", body);
+  EXPECT_EQ(refused.code, 400);
+  EXPECT_EQ(json::parse(refused.body)["error"]["param"], "logprobs");
+  body["logprobs"] = 0;
+  const json choice = http_.Answer("/v1/completions", body)["choices"][0];
+  double sum = 0.0;
+  for (size_t t = 1; t < 5; ++t) sum += choice["logprobs"]["token_logprobs"][t].get<double>();
+  EXPECT_NEAR(sum, choice["edgewise"]["prompt"]["log_likelihood"].get<double>(), 1e-12);
+  EXPECT_EQ(choice["logprobs"]["tokens"], (json{"token_id:3", "token_id:1", "token_id:4", "token_id:1", "token_id:5"}));
+}
 
 TEST_F(OpenAiBudgetTest, NoRowOfAGenerationHasMoreEdgesThanItsCap) {
   const json answer = http_.Answer("/v1/completions", {{"model", "lm-ssa-local"},

@@ -105,6 +105,43 @@ TEST(GenerateTest, ProbabilitiesAreThoseThatPredictGivesTheText) {
   }
 }
 
+TEST(GenerateTest, AlternativesAreOfTheDistributionBeforePenalties) {
+  TestServer server;
+  v1::GenerateRequest request = ShortRequest("lm-ssa-local", 6);
+  request.mutable_ensemble()->set_samples(2);
+  request.set_temperature(0.0);
+  const Generated plain = Generate(server, request);
+  request.set_alternatives(24);
+  EXPECT_EQ(Generate(server, request).status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  request.set_alternatives(20);
+  const Generated with = Generate(server, request);
+  ASSERT_EQ(with.messages.size(), 6u) << with.status.error_message();
+  EXPECT_EQ(with.tokens(), plain.tokens());
+  request.set_presence_penalty(2.0);
+  request.set_frequency_penalty(2.0);
+  const Generated penalized = Generate(server, request);
+  for (size_t t = 0; t < 6; ++t) {
+    const v1::GenerateResponse& message = with.messages[t];
+    EXPECT_EQ(plain.messages[t].alternatives_size(), 0);
+    EXPECT_EQ(plain.messages[t].predictive_entropy(), message.predictive_entropy());
+    EXPECT_GT(message.predictive_entropy(), 0.0);
+    EXPECT_LT(message.mutual_information(), message.predictive_entropy());
+    ASSERT_EQ(message.alternatives_size(), 20);
+    EXPECT_EQ(message.alternatives(0).token_id(), message.token_id()) << "it is greedy";
+    EXPECT_EQ(message.alternatives(0).log_probability(), message.log_probability());
+    EXPECT_EQ(message.alternatives(0).token_bytes(), "") << "the model has no tokenizer";
+  }
+  // The first token is not penalized yet; as long as the texts agree, so do the distributions.
+  EXPECT_EQ(penalized.messages[0].alternatives(0).log_probability(), with.messages[0].log_probability());
+  for (const v1::GenerateResponse& message : penalized.messages) {
+    bool listed = false;
+    for (const v1::TokenAlternative& one : message.alternatives()) {
+      listed |= one.token_id() == message.token_id() && one.log_probability() == message.log_probability();
+    }
+    EXPECT_TRUE(listed || message.log_probability() < message.alternatives(19).log_probability());
+  }
+}
+
 TEST(GenerateTest, BudgetCapsEveryRowAndOneBelowTheLeastIsRefused) {
   TestServer server;
   v1::GenerateRequest request = ShortRequest("lm-ssa-local", 30);

@@ -94,6 +94,17 @@ const GenerateCase kRefusedGenerations[] = {
     {"top_p_negative", [](auto& r) { r.set_top_p(-0.01); }, "top_p is -0.01; allowed are 0 (off) to 1"},
     {"top_p_above_1", [](auto& r) { r.set_top_p(1.5); }, "top_p is 1.5"},
     {"top_p_nan", [](auto& r) { r.set_top_p(kNan); }, "top_p is nan"},
+    {"min_p_above_1", [](auto& r) { r.set_min_p(1.5); }, "min_p is 1.5; allowed are 0 (off) to 1"},
+    {"min_p_nan", [](auto& r) { r.set_min_p(kNan); }, "min_p is nan"},
+    {"presence_penalty_above_2", [](auto& r) { r.set_presence_penalty(2.5); },
+     "presence_penalty is 2.5; allowed are -2 to 2"},
+    {"frequency_penalty_below_minus_2", [](auto& r) { r.set_frequency_penalty(-3); },
+     "frequency_penalty is -3; allowed are -2 to 2"},
+    {"frequency_penalty_nan", [](auto& r) { r.set_frequency_penalty(kNan); }, "frequency_penalty is nan"},
+    {"repetition_penalty_0", [](auto& r) { r.set_repetition_penalty(0); },
+     "repetition_penalty is 0; allowed are numbers above 0 up to 100"},
+    {"repetition_penalty_inf", [](auto& r) { r.set_repetition_penalty(kInf); }, "repetition_penalty is inf"},
+    {"alternatives_above_20", [](auto& r) { r.set_alternatives(21); }, "alternatives is 21; allowed are 0 to 20"},
     {"stop_without_tokenizer", [](auto& r) { r.add_stop("x"); }, "stop is set; this model has no tokenizer"},
     {"tolerance", [](auto& r) { r.mutable_ensemble()->set_tolerance(0.1); },
      "ensemble.tolerance is 0.1; Generate uses all samples"},
@@ -143,6 +154,11 @@ TEST(ValidateGenerateTest, WhatIsAskedArrives) {
   request.set_temperature(0.5);
   request.set_top_k(3);
   request.set_top_p(0.9);
+  request.set_min_p(0.25);
+  request.set_presence_penalty(-0.5);
+  request.set_frequency_penalty(1.5);
+  request.set_repetition_penalty(1.25);
+  request.set_alternatives(20);
   request.set_overflow(v1::HALVE);
   request.mutable_ensemble()->set_seed(7);
   request.mutable_budget()->set_max_density(0.5);
@@ -156,6 +172,11 @@ TEST(ValidateGenerateTest, WhatIsAskedArrives) {
   EXPECT_EQ(options.temperature, 0.5);
   EXPECT_EQ(options.top_k, 3u);
   EXPECT_EQ(options.top_p, 0.9);
+  EXPECT_EQ(options.min_p, 0.25);
+  EXPECT_EQ(options.presence_penalty, -0.5);
+  EXPECT_EQ(options.frequency_penalty, 1.5);
+  EXPECT_EQ(options.repetition_penalty, 1.25);
+  EXPECT_EQ(options.alternatives, 20u);
   EXPECT_EQ(options.overflow, Overflow::kHalve);
   EXPECT_EQ(options.seed, 7u);
   EXPECT_EQ(options.samples, 1u);

@@ -125,6 +125,23 @@ const KindCase kRefusedKinds[] = {
      "outputs.stride is 48; allowed are 1 to 47"},
     {"stride_max", "lm-dense", [](auto& r) { r.mutable_outputs()->set_stride(4294967295u); },
      "outputs.stride is 4294967295"},
+    {"token_scores_of_a_regression", "regression", [](auto& r) { r.mutable_outputs()->set_token_scores(true); },
+     "outputs.token_scores is set; it is for causal language models, this one does regression"},
+    {"alternatives_without_scores", "lm-dense", [](auto& r) { r.mutable_outputs()->set_alternatives(3); },
+     "outputs.alternatives is 3 without token_scores"},
+    {"alternatives_above_20", "lm-dense",
+     [](auto& r) {
+       r.mutable_outputs()->set_token_scores(true);
+       r.mutable_outputs()->set_alternatives(21);
+     },
+     "outputs.alternatives is 21; allowed are 0 to 20"},
+    {"alternatives_of_samples", "lm-ssa-local",
+     [](auto& r) {
+       r.mutable_outputs()->set_token_scores(true);
+       r.mutable_outputs()->set_alternatives(2);
+       r.mutable_ensemble()->set_samples(4);
+     },
+     "outputs.alternatives is 2 with 4 samples that differ"},
     {"top_k_above_the_vocabulary", "lm-dense", [](auto& r) { r.mutable_outputs()->set_top_k(25); },
      "outputs.top_k is 25; the model has 24 labels"},
     {"override_kind", "dense", [](auto& r) { Override(r).set_kind("sbm"); },

@@ -1,12 +1,18 @@
 #include "kernels/cuda/ops/token_chooser.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "kernels/cuda/device/runtime.h"
 #include "kernels/cuda/ops/tokens.h"
 
 namespace edgewise::cuda {
+namespace {
+
+bool GoesToHost(const TokenChoice& choice) { return choice.on_host() || choice.alternatives > 0; }
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<TokenChooser>> CudaTokenChooser::Create(std::shared_ptr<Device> device,
                                                                        std::span<const TokenChoice> choices,
@@ -22,7 +28,38 @@ absl::StatusOr<std::unique_ptr<TokenChooser>> CudaTokenChooser::Create(std::shar
     if (!sums.ok()) return sums.status();
     chooser->sums_ = *std::move(sums);
   }
+  std::vector<TokenChoice> on_host;
+  std::copy_if(choices.begin(), choices.end(), std::back_inserter(on_host), GoesToHost);
+  if (!on_host.empty()) chooser->host_.emplace(on_host, vocabulary);
+  chooser->alternatives_.resize(choices.size());
   return chooser;
+}
+
+std::vector<int64_t> CudaTokenChooser::HostRows(int64_t rows) const {
+  std::vector<int64_t> host;
+  if (!host_) return host;
+  size_t choice = choice_;
+  int64_t samples = samples_;
+  for (int64_t row = 0; row < rows; ++row) {
+    if (GoesToHost(choices_[choice])) host.push_back(row);
+    if (++samples < choices_[choice].samples) continue;
+    ++choice;
+    samples = 0;
+  }
+  return host;
+}
+
+void CudaTokenChooser::TakeHost(std::span<ChosenToken> chosen) {
+  size_t next = 0;
+  for (size_t i = 0; host_ && i < choices_.size(); ++i) {
+    if (!GoesToHost(choices_[i])) continue;
+    alternatives_[i] = host_->alternatives()[next];
+    const ChosenToken& of_host = host_->chosen()[next++];
+    if (choices_[i].on_host()) chosen[i] = of_host;
+    for (TokenProbability& one : alternatives_[i]) {  // the same number for the same token
+      if (one.id == chosen[i].id) one.log_probability = chosen[i].log_probability;
+    }
+  }
 }
 
 absl::Status CudaTokenChooser::Add(Matrix logits) {
@@ -37,7 +74,8 @@ absl::Status CudaTokenChooser::Add(Matrix logits) {
     samples_ += rows;
     const bool ends = samples_ == choice.samples;
     if (choice.samples > 1) {
-      mixes.push_back({row, rows, begins ? 1 : 0, ends ? 1 : 0, static_cast<double>(choice.samples)});
+      mixes.push_back({row, rows, begins ? 1 : 0, ends ? 1 : 0, static_cast<double>(choice.samples),
+                       static_cast<int64_t>(choice_)});
     }
     for (int64_t r = row; r < row + rows; ++r) all.push_back({r, choice.excluded});
     if (ends) {
@@ -64,7 +102,8 @@ absl::Status CudaTokenChooser::Add(Matrix logits) {
   cudaStream_t stream = device_->stream();
   cudaError_t error = SumLogits(stream, logits, all_rows, logits.rows, parts);
   if (error == cudaSuccess && !mixes.empty()) {
-    error = MixSamples(stream, logits, parts, staged_mixes, std::ssize(mixes), sums_.as<double>());
+    error = MixSamples(stream, logits, parts, staged_mixes, std::ssize(mixes), sums_.as<double>(),
+                       chosen_.as<ChosenToken>());
     if (error == cudaSuccess) error = SumLogits(stream, logits, mixed_rows, std::ssize(mixed), parts);
   }
   if (error == cudaSuccess) {

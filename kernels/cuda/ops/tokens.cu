@@ -36,12 +36,12 @@ __device__ inline void MergeInWarp(LogitPart& part) {
   }
 }
 
-__device__ inline LogitPart NoPart() { return {-INFINITY, INFINITY, 0.0f, 0.0f, -1, 1}; }
+__device__ inline LogitPart NoPart() { return {-INFINITY, INFINITY, 0.0f, 0.0f, 0.0f, -1, 1}; }
 
 __global__ void __launch_bounds__(kPartThreads) SumParts(const float* logits, int64_t stride, int64_t vocabulary,
                                                          const LogitRow* rows, int64_t parts_of_row, LogitPart* parts) {
   __shared__ LogitPart of_warp[kPartThreads / kWarpSize];
-  __shared__ float sums[kPartThreads / kWarpSize];
+  __shared__ float sums[kPartThreads / kWarpSize], moments[kPartThreads / kWarpSize];
   const LogitRow row = rows[blockIdx.x / parts_of_row];
   const int64_t first = blockIdx.x % parts_of_row * kPartTokens;
   const float* const from = logits + row.row * stride;
@@ -60,14 +60,28 @@ __global__ void __launch_bounds__(kPartThreads) SumParts(const float* logits, in
   __syncthreads();
   part = of_warp[lane % (kPartThreads / kWarpSize)];
   MergeInWarp(part);
-  float sum = 0.0f;
-  for (int64_t token = first + threadIdx.x; token < end; token += kPartThreads) sum += expf(from[token] - part.largest);
-  for (int step = kWarpSize / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
-  if (lane == 0) sums[warp] = sum;
+  float sum = 0.0f, moment = 0.0f;
+  for (int64_t token = first + threadIdx.x; token < end; token += kPartThreads) {
+    const float distance = from[token] - part.largest, weight = expf(distance);
+    sum += weight;
+    if (weight > 0.0f) moment += weight * distance;
+  }
+  for (int step = kWarpSize / 2; step > 0; step /= 2) {
+    sum += __shfl_xor_sync(kWholeWarp, sum, step);
+    moment += __shfl_xor_sync(kWholeWarp, moment, step);
+  }
+  if (lane == 0) {
+    sums[warp] = sum;
+    moments[warp] = moment;
+  }
   __syncthreads();
   if (threadIdx.x != 0) return;
-  for (int w = 1; w < kPartThreads / kWarpSize; ++w) sum += sums[w];
+  for (int w = 1; w < kPartThreads / kWarpSize; ++w) {
+    sum += sums[w];
+    moment += moments[w];
+  }
   part.sum = sum;
+  part.moment = moment;
   parts[blockIdx.x] = part;
 }
 
@@ -75,12 +89,13 @@ __global__ void __launch_bounds__(kPartThreads) SumParts(const float* logits, in
 struct RowSum {
   LogitPart of_all;
   double log_sum;  // ln of the sum of exp(logit)
+  double entropy;  // nats
 };
 
 // By a whole warp.
 __device__ inline RowSum SumOfRow(const LogitPart* parts, int64_t count) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  RowSum row = {NoPart(), 0.0};
+  RowSum row = {NoPart(), 0.0, 0.0};
   for (int64_t p = lane; p < count; p += kWarpSize) {
     row.of_all.largest = fmaxf(row.of_all.largest, parts[p].largest);
     row.of_all.smallest = fminf(row.of_all.smallest, parts[p].smallest);
@@ -88,17 +103,22 @@ __device__ inline RowSum SumOfRow(const LogitPart* parts, int64_t count) {
     TakeBest(row.of_all, parts[p].best, parts[p].token);
   }
   MergeInWarp(row.of_all);
-  double sum = 0.0;
+  double sum = 0.0, moment = 0.0;
   for (int64_t p = lane; p < count; p += kWarpSize) {
-    sum += static_cast<double>(parts[p].sum) * exp(static_cast<double>(parts[p].largest - row.of_all.largest));
+    const auto of_part = static_cast<double>(parts[p].sum);
+    const double distance = static_cast<double>(parts[p].largest - row.of_all.largest), weight = exp(distance);
+    sum += of_part * weight;
+    if (weight > 0.0) moment += (static_cast<double>(parts[p].moment) + of_part * distance) * weight;
   }
-  row.log_sum = log(WarpSum(sum)) + static_cast<double>(row.of_all.largest);
+  sum = WarpSum(sum);
+  row.entropy = fmax(log(sum) - WarpSum(moment) / sum, 0.0);
+  row.log_sum = log(sum) + static_cast<double>(row.of_all.largest);
   return row;
 }
 
 __global__ void __launch_bounds__(kPartThreads)
     MixRows(float* logits, int64_t stride, int64_t vocabulary, const LogitPart* parts, int64_t parts_of_row,
-            const SampleRows* mixes, double* sums) {
+            const SampleRows* mixes, double* sums, ChosenToken* chosen) {
   const SampleRows mix = mixes[blockIdx.x / parts_of_row];
   const int64_t first = blockIdx.x % parts_of_row * kPartTokens;
   constexpr int kTokens = kPartTokens / kPartThreads;  // of a thread
@@ -108,8 +128,11 @@ __global__ void __launch_bounds__(kPartThreads)
     const int64_t token = first + threadIdx.x + i * kPartThreads;
     mean[i] = mix.begins != 0 || token >= vocabulary ? 0.0 : sums[token];
   }
+  const bool writes = first == 0 && threadIdx.x == 0;  // the sum of the samples' entropies
+  double entropies = mix.begins != 0 || !writes ? 0.0 : chosen[mix.choice].mutual_information;
   for (int64_t r = mix.first; r < mix.first + mix.rows; ++r) {
     const RowSum row = SumOfRow(parts + r * parts_of_row, parts_of_row);
+    entropies += row.entropy;
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {
       const int64_t token = first + threadIdx.x + i * kPartThreads;
@@ -118,6 +141,7 @@ __global__ void __launch_bounds__(kPartThreads)
       mean[i] += row.of_all.finite != 0 ? exp(logit - row.log_sum) : static_cast<double>(NAN);
     }
   }
+  if (writes) chosen[mix.choice].mutual_information = entropies;
 #pragma unroll
   for (int i = 0; i < kTokens; ++i) {
     const int64_t token = first + threadIdx.x + i * kPartThreads;
@@ -260,7 +284,7 @@ __global__ void __launch_bounds__(kChoiceThreads)
   __shared__ ChoiceShared shared;
   const TokenRow& of = rows[blockIdx.x];
   const RowSum row = SumOfRow(parts + blockIdx.x * parts_of_row, parts_of_row);
-  ChosenToken token = {row.of_all.token, 0.0, row.of_all.finite != 0 && row.of_all.token >= 0};
+  ChosenToken token = {.id = row.of_all.token, .finite = row.of_all.finite != 0 && row.of_all.token >= 0};
   const float* const from = logits + of.row * stride;
   if (token.finite && of.choice.temperature > 0.0) {
     Chooser chooser(from, vocabulary, of.choice, row.of_all, shared);
@@ -269,6 +293,11 @@ __global__ void __launch_bounds__(kChoiceThreads)
   if (threadIdx.x != 0) return;
   if (token.finite) {
     token.log_probability = static_cast<double>(from[token.id]) - row.log_sum;
+    token.predictive_entropy = row.entropy;
+    if (of.choice.samples > 1) {
+      const double mean = chosen[blockIdx.x].mutual_information / of.choice.samples;  // of the samples' entropies
+      token.mutual_information = fmax(row.entropy - mean, 0.0);
+    }
     // Where a probability is 0 in float64, all of it is the excluded token's.
     token.finite = token.log_probability > -745.0;
   }
@@ -284,10 +313,10 @@ cudaError_t SumLogits(cudaStream_t stream, ConstMatrix logits, const LogitRow* r
 }
 
 cudaError_t MixSamples(cudaStream_t stream, Matrix logits, const LogitPart* parts, const SampleRows* mixes,
-                       int64_t count, double* sums) {
+                       int64_t count, double* sums, ChosenToken* chosen) {
   const int64_t of_row = PartsOfRow(logits.columns);
   return Launch(stream, count * of_row, kPartThreads, 0, kLoaded<MixRows>, logits.data, logits.stride, logits.columns,
-                parts, of_row, mixes, sums);
+                parts, of_row, mixes, sums, chosen);
 }
 
 cudaError_t ChooseFromLogits(cudaStream_t stream, ConstMatrix logits, const TokenRow* rows, int64_t count,

@@ -22,6 +22,7 @@ inline constexpr int64_t PartsOfRow(int64_t vocabulary) { return (vocabulary + k
 struct LogitPart {
   float largest, smallest;
   float sum;      // of exp(logit - largest)
+  float moment;   // of exp(logit - largest) * (logit - largest)
   float best;     // the largest logit of a token that may be chosen
   int32_t token;  // the lowest one that has it; -1: none may be
   int32_t finite;
@@ -38,6 +39,7 @@ struct SampleRows {
   int64_t first, rows;
   int32_t begins, ends;  // 1: no rows of the choice came before; none come after
   double samples;        // of the choice
+  int64_t choice;        // whose mutual_information holds the sum of the entropies so far
 };
 
 // A choice whose rows have all come, as one row.
@@ -50,11 +52,12 @@ struct TokenRow {
 cudaError_t SumLogits(cudaStream_t stream, ConstMatrix logits, const LogitRow* rows, int64_t count, LogitPart* parts);
 
 // Mixes the rows of each of `mixes`, by the parts of all rows of `logits`. `sums` [logits.columns]: the probabilities
-// of the one that goes on in the next call, or has begun before.
+// of the one that goes on in the next call, or has begun before. `chosen`: of all choices.
 cudaError_t MixSamples(cudaStream_t stream, Matrix logits, const LogitPart* parts, const SampleRows* mixes,
-                       int64_t count, double* sums);
+                       int64_t count, double* sums, ChosenToken* chosen);
 
-// chosen[i]: the token of rows[i], whose parts are parts[i * PartsOfRow(logits.columns) ..].
+// chosen[i]: the token of rows[i], whose parts are parts[i * PartsOfRow(logits.columns) ..]; of several samples, after
+// MixSamples.
 cudaError_t ChooseFromLogits(cudaStream_t stream, ConstMatrix logits, const TokenRow* rows, int64_t count,
                              const LogitPart* parts, ChosenToken* chosen);
 

@@ -31,6 +31,18 @@ TEST(TextStreamTest, HandsOutWholeCharactersOfByteLevelTokens) {
   EXPECT_THAT(Pushed(tokenizer->Stream(false), {ids[2], ids[0]}), ElementsAre("\uFFFD", "a", ""));
 }
 
+TEST(TokenBytesTest, AreThoseThatATokenAddsWithinAText) {
+  const auto bytes = [](const char* kind, const std::vector<std::string>& tokens) {
+    const auto tokenizer = MakeTokenizer(TokenizerJson(kind));
+    std::vector<std::string> all;
+    for (const std::string& token : tokens) all.push_back(tokenizer->Bytes(tokenizer->Id(token)));
+    return all;
+  };
+  EXPECT_THAT(bytes("gpt2", {"a", "ð", "Ł", "Ġ", "none"}), ElementsAre("a", "\xF0", "\x9F", " ", ""));
+  EXPECT_THAT(bytes("llama2", {"a", "<0xF0>", "<0x80>", "▁"}), ElementsAre("a", "\xF0", "\x80", " "));
+  EXPECT_THAT(bytes("bert", {"a", "##b", "[CLS]"}), ElementsAre(" a", "b", "[CLS]"));
+}
+
 TEST(TextStreamTest, HandsOutWholeCharactersOfNamedBytes) {
   const auto tokenizer = MakeTokenizer(TokenizerJson("llama2"));
   auto byte = [&](const std::string& hex) { return tokenizer->Id("<0x" + hex + ">"); };

@@ -9,10 +9,10 @@
 The messages behind it are those of edgewise.v1.inference_pb2.
 """
 
-from edgewise.answers import Answer, LabelledToken, Latency, Model, Score, Token, Top
+from edgewise.answers import Alternative, Answer, LabelledToken, Latency, Model, Score, Token, Top
 from edgewise.channel import Tls
 from edgewise.client import Client, Generation
 from edgewise.errors import Error
 
-__all__ = ["Answer", "Client", "Error", "Generation", "LabelledToken", "Latency", "Model", "Score", "Tls", "Token",
-           "Top"]
+__all__ = ["Alternative", "Answer", "Client", "Error", "Generation", "LabelledToken", "Latency", "Model", "Score", "Tls",
+           "Token", "Top"]

@@ -121,6 +121,12 @@ class Score(_Computed):
                 f"tokens={self.tokens}, density={self.density:.4g}, samples={self.samples}, seed={self.seed})")
 
 
+class Alternative(NamedTuple):
+    token_id: int
+    token_bytes: bytes  #: that it adds to a text: may be a part of a character
+    log_probability: float  #: nats, of the mean over samples
+
+
 class Token(_Cost):
     """One new token of a generation. Its edges are those of the row that predicted it."""
 
@@ -129,7 +135,13 @@ class Token(_Cost):
         self.message = message
         self.token_id = message.token_id
         self.text = message.text  #: what is now sure to belong to the text; empty where more tokens are needed to tell
-        self.log_probability = message.log_probability  #: mean over samples, before temperature, top_k and top_p
+        self.token_bytes = message.token_bytes  #: that the token adds to a text: may be a part of a character
+        #: ln of the mean over samples, before penalties, temperature, top_k, top_p and min_p; so are the others
+        self.log_probability = message.log_probability
+        self.entropy = message.predictive_entropy  #: nats, of the mean over samples
+        self.mutual_information = message.mutual_information  #: nats: what the samples disagree about
+        self.alternatives = [Alternative(one.token_id, one.token_bytes, one.log_probability)
+                             for one in message.alternatives]  #: when asked for: the most probable tokens
 
     def __repr__(self) -> str:
         return (f"Token(text={self.text!r}, token_id={self.token_id}, log_probability={self.log_probability:.4g}, "

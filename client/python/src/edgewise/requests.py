@@ -70,6 +70,11 @@ class GenerateOptions(CostOptions, total=False):
     temperature: float | None  #: 0: the most probable token
     top_k: int | None  #: draw among the k most probable; 0: off
     top_p: float | None  #: draw among the fewest whose probabilities sum to it; 0: off
+    min_p: float | None  #: then among those that have this share of the most probable one's probability; 0: off
+    presence_penalty: float | None  #: lowers ln of the probability of a token that was written already, -2 to 2
+    frequency_penalty: float | None  #: lowers it for each time, -2 to 2
+    repetition_penalty: float | None  #: multiplies it, of tokens of the prompt and the text; 1: off
+    alternatives: int | None  #: the most probable tokens beside each, in Token.alternatives; at most 20
     stop: str | Sequence[str] | None  #: ends before the first of these
     overflow: str | None  #: beyond the context: "slide", as where it is left out, "halve" or "stop"
     #: with messages: what the chat template may know beside them, as {"enable_thinking": False} or {"tools": [...]}
@@ -86,7 +91,9 @@ _PATHS = {
 _PREDICT_PATHS = {**_PATHS, **{name: f"outputs.{name}" for name in (
     "top_k", "logits", "layer_stats", "key_degrees", "each_sample", "graph", "stride",
     "dimensions")}}
-_GENERATE_PATHS = {**_PATHS, **{name: name for name in ("max_new_tokens", "temperature", "top_k", "top_p")}}
+_GENERATE_PATHS = {**_PATHS, **{name: name for name in (
+    "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "alternatives")}}
 _OVERFLOW = {"slide": pb.SLIDE, "halve": pb.HALVE, "stop": pb.STOP}
 _KEEP = {"random": pb.RANDOM, "probable": pb.PROBABLE}
 _TRUNCATE = {"head": pb.HEAD, "tail": pb.TAIL}

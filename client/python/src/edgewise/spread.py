@@ -19,7 +19,8 @@ Ask = Callable[[int, pb.PredictRequest], Any]
 _REFUSED = (("ensemble", "tolerance", "no part knows when it is met"),
             ("budget", "allow_degraded", "parts would give up samples"),
             ("budget", "fit_deadline", "parts would choose their samples"),
-            ("outputs", "graph", "a graph is of one sample"))
+            ("outputs", "graph", "a graph is of one sample"),
+            ("outputs", "token_scores", "parts have no scores of the whole"))
 
 
 def predict(request: pb.PredictRequest, servers: int, ask: Ask, to_error: Callable[[Any], Error],
