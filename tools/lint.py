@@ -17,7 +17,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PRODUCT = ("kernels", "text", "model", "server", "client", "selfcheck")
+PRODUCT = ("base", "kernels", "model", "server", "client", "selfcheck")
 # Beyond so many files clang-tidy takes longer than the tests; the files that changed last are checked.
 MOST_TIDY = 12
 LAST = ("-1", "-m", "--first-parent")  # the last commit; of a merge, all that it brought

@@ -23,7 +23,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FOLDERS = ("server", "kernels", "model", "client", "selfcheck", "text")
+FOLDERS = ("server", "kernels", "model", "client", "selfcheck", "base")
 SLOTS = 1 << 16
 WARM, WALKS = 40, 8
 FLAGS = "-finstrument-functions -finstrument-functions-exclude-file-list=/usr/,/opt/,proto/,kernels/cpu/simd/"

@@ -54,7 +54,9 @@ GroupedKeys EverySecondRun(int32_t tokens, int32_t first_query, bool causal) {
 }
 
 TEST(AttentionWideTest, HasTheBytesOfTheOtherTiles) {
-  for (const auto& [dim, bf16] : kHeads) {
+  for (const std::pair<int, bool>& head : kHeads) {
+    const int dim = head.first;
+    const bool bf16 = head.second;  // no bindings: Clang 14 does not capture them
     for (const int tokens : {65, 129, 300}) {
       SCOPED_TRACE(std::to_string(dim) + " columns, bf16 " + std::to_string(bf16) + ", " + std::to_string(tokens) +
                    " tokens");
@@ -150,7 +152,9 @@ TEST(AttentionWideTest, ReadsNothingOfOtherSequences) {
 }
 
 TEST(AttentionWideTest, HasTheBytesOfTheOtherDenseHeads) {
-  for (const auto& [dim, bf16] : kHeads) {
+  for (const std::pair<int, bool>& head : kHeads) {
+    const int dim = head.first;
+    const bool bf16 = head.second;
     for (const int tokens : {65, 130, 200}) {
       Case made(Shape{.lengths = {tokens, 40}, .heads = 2, .head_dim = dim, .mean_rate = 0.2});
       DrawnRows drawn = Drawn(Law::kBernoulli);
