@@ -16,7 +16,8 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-constexpr uint64_t kPartBytes = 192;  // the largest message of the service, and its place in a list
+constexpr uint64_t kRequestBytes = 256;  // the largest request of the service
+constexpr uint64_t kPartBytes = 192;     // its largest message in another, and its place in a list
 // An arena keeps the arrays that a list outgrows, and a list grows to twice its size.
 constexpr uint64_t kGrowth = 4;
 constexpr uint64_t kVarintBytes = 4;  // of an element: the service has no list of varints of 64 bits
@@ -140,7 +141,7 @@ class Walk {
 
 absl::Status CheckWire(google::protobuf::io::ZeroCopyInputStream& bytes, const Descriptor& type, WireCounts& counts) {
   CodedInputStream input(&bytes);
-  counts = {.parts = 0, .parsed_bytes = kPartBytes};
+  counts = {.parts = 0, .parsed_bytes = kRequestBytes};
   return Walk(input, counts).Fields(&type, 0);
 }
 

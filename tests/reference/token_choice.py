@@ -39,9 +39,13 @@ def scores(probabilities: np.ndarray, rules: Rules) -> np.ndarray:
 
 
 def choose(probabilities: np.ndarray, rules: Rules, excluded: int, uniform: float):
-    """The token; None where a sum or a weight is within MARGIN of what it is compared with."""
+    """The token; None where a score, a sum or a weight is within MARGIN of what it is compared with."""
     score = scores(probabilities, rules)
     order = sorted((token for token in range(len(score)) if token != excluded), key=lambda token: (-score[token], token))
+    for a, b in zip(order, order[1:]):
+        same = probabilities[a] == probabilities[b] and rules.seen.get(a) == rules.seen.get(b)
+        if not same and score[a] - score[b] < MARGIN:
+            return None
     if rules.temperature == 0.0:
         return order[0]
     weight = np.exp((score[order] - score[order[0]]) / rules.temperature)
