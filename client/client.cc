@@ -73,12 +73,24 @@ struct Client::Impl {
         channel(channels.ToAll()),
         stub(v1::InferenceService::NewStub(channel)) {}
 
+  // gRPC aborts where one of its own threads drops the last reference to a channel, and a context has one.
+  ~Impl() {
+    const absl::MutexLock lock(&mutex, absl::Condition(
+                                           +[](int64_t* calls) { return *calls == 0; }, &under_way));
+  }
+
   const ClientOptions options;
   const internal::Channels channels;
   const std::shared_ptr<grpc::Channel> channel;
   const std::unique_ptr<Stub> stub;
   absl::Mutex mutex;
   std::map<std::string, std::unique_ptr<Stub>> servers ABSL_GUARDED_BY(mutex);  // by target, once they were asked
+  int64_t under_way ABSL_GUARDED_BY(mutex) = 0;                                 // calls of PredictAsync
+
+  void Count(int64_t calls) {
+    const absl::MutexLock lock(&mutex);
+    under_way += calls;
+  }
 
   absl::Duration Timeout(const CallOptions& call) const { return call.timeout.value_or(options.timeout); }
 
@@ -98,13 +110,19 @@ struct Client::Impl {
   // `group`: ends the call too, or null.
   void PredictAsync(Stub& to, const v1::PredictRequest& request, PredictDone done, const CallOptions& call,
                     Cancellation* group = nullptr) {
-    struct UnderWay {
+    struct Counted {
+      explicit Counted(Impl& the_client) : client(the_client) { client.Count(1); }
+      ~Counted() { client.Count(-1); }
+      Impl& client;
+    };
+    struct UnderWay : Counted {
+      using Counted::Counted;
       PredictDone done;
       grpc::ClientContext context;
       v1::PredictResponse response;
       std::optional<Cancellable> cancellable;
     };
-    auto under_way = std::make_shared<UnderWay>();
+    auto under_way = std::make_shared<UnderWay>(*this);
     UnderWay& state = *under_way;
     state.done = std::move(done);
     channels.PrepareContext(Timeout(call), state.context);

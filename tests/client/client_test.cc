@@ -62,6 +62,25 @@ TEST(ClientTest, AsyncCallsRunTogetherAndEachEndsOnce) {
   EXPECT_EQ(positive, kCalls / 4);
 }
 
+// The thread of gRPC that calls `done` has the call's context a little longer.
+TEST(ClientTest, MayGoWhileTheLastAsyncCallReturns) {
+  FakeServer server([](const v1::PredictRequest& request, const CallInfo&) { return PlausibleAnswer(request); });
+  const v1::PredictRequest request = Request("a");
+  for (int i = 0; i < 3; ++i) {
+    std::unique_ptr<Client> client = Connect({.address = server.address()});
+    absl::Notification called;
+    std::atomic<bool> returned = false;
+    client->PredictAsync(request, [&](const absl::StatusOr<v1::PredictResponse>&) {
+      called.Notify();
+      absl::SleepFor(absl::Milliseconds(50));
+      returned = true;
+    });
+    called.WaitForNotification();
+    client.reset();
+    EXPECT_TRUE(returned);
+  }
+}
+
 TEST(ClientTest, AsyncCallsKeepTheErrorAndEndWhenCancelled) {
   absl::Notification cancelled;
   FakeServer server([&](const v1::PredictRequest& request, const CallInfo&) -> absl::StatusOr<v1::PredictResponse> {
