@@ -143,6 +143,9 @@ absl::Status CheckParts(Parts parts, int input, const Shape& shape) {
     if (part.has_graph() && parts.size() + part.samples() > 2) {
       return Refuse(i, input, ".graph: graphs are of one sample and cannot be merged");
     }
+    if (part.has_token_embeddings()) {
+      return Refuse(i, input, ".token_embeddings: they cannot be merged; ask without them");
+    }
     if (part.token_scores_size() > 0) return Refuse(i, input, ".token_scores: they cannot be merged; ask without them");
   }
   return absl::OkStatus();

@@ -36,6 +36,8 @@ absl::Status CheckRequest(const v1::PredictRequest& request) {
   if (request.budget().fit_deadline()) return refuse("budget.fit_deadline", "parts would choose their samples");
   if (request.outputs().graph()) return refuse("outputs.graph", "a graph is of one sample");
   if (request.outputs().token_scores()) return refuse("outputs.token_scores", "parts have no scores of the whole");
+  if (request.outputs().token_embeddings())
+    return refuse("outputs.token_embeddings", "parts do not have each sample's");
   return absl::OkStatus();
 }
 

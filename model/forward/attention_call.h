@@ -37,6 +37,7 @@ struct RunningInput {
   bool fills_cache = false;  // nobody reads its rows: of the last layer it needs the keys and values alone
   bool next_token = true;    // causal-lm: the text ends with the last sequence, and the token that follows is predicted
   uint32_t alternatives = 0;  // ModelInput
+  bool token_rows = false;    // likewise
   bool complete = false;      // its result is decided: nobody reads more of it
   size_t first_layer = 0;     // that of the first sequence that runs, in results; and
   size_t first_scored = 0;    // its first scored token, likewise

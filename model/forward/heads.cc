@@ -97,6 +97,21 @@ absl::Status ClassifierLogits(Wave& wave, std::pmr::vector<float>& features, std
   return backend.Download(out.data, logits);
 }
 
+// The rows of the tokens where they are wanted, on the host; then those of the head are left.
+absl::Status TakeTokenRows(Wave& wave) {
+  const auto wanted = [](const Member* member) { return member->input->token_rows; };
+  if (std::none_of(wave.samples().begin(), wave.samples().end(), wanted)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const Matrix rows, wave.rows().FinalNorm());
+  for (Member* member : wave.samples()) {
+    if (!wanted(member)) continue;
+    std::vector<float>& out = member->result->token_rows;
+    out.resize(member->input->rows() * rows.columns);
+    RETURN_IF_ERROR(wave.model().backend().Download(rows.data + member->row * rows.columns, out));
+    member->finite &= AllFinite(out.data(), out.size());
+  }
+  return wave.KeepHeadRows();
+}
+
 // Copies a row of logits, and its probabilities, to row `row` of the member's result.
 void FillRow(Member& member, int64_t row, const float* logits, std::span<double> probabilities,
              bool multi_label = false) {
@@ -249,6 +264,7 @@ absl::Status ComputeOutputs(Wave& wave) {
   if (config.task == ModelTask::kCausalLm) return Score(wave);
   if (config.task == ModelTask::kFillMask) return FillMasks(wave);
   std::pmr::vector<float> features(wave.scratch()), logits(wave.scratch());
+  RETURN_IF_ERROR(TakeTokenRows(wave));
   RETURN_IF_ERROR(ClassifierLogits(wave, features, logits));
   const int32_t labels = config.num_labels;
   const size_t width = features.size() / (logits.size() / labels);

@@ -60,6 +60,7 @@ PassInput::PassInput(const Model& model, const InputRun& run, const Pass::Option
   draw = &input;
   wanted = input.wanted;
   alternatives = input.alternatives;
+  token_rows = input.token_rows;
   wanted_samples = run.samples;
   samples = draws ? run.samples : 1;
   if (input.graph.has_value()) {

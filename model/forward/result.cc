@@ -27,6 +27,14 @@ void CombineTokens(InputResult& result) {
   if (!std::isfinite(result.log_likelihood) || !std::isfinite(result.perplexity)) result.status = NonFiniteOutput();
 }
 
+void CombineTokenRows(InputResult& result) {
+  const auto rows = Rows(result.sample_results, result.samples, &SampleResult::token_rows, 0);
+  result.token_rows.resize(result.sample_results[0].token_rows.size());
+  for (size_t i = 0; i < result.token_rows.size(); ++i) {
+    result.token_rows[i] = static_cast<float>(ensemble::Mean<float>(rows, i));
+  }
+}
+
 void CombineRow(InputResult& result, int32_t row) {
   const size_t labels = static_cast<size_t>(result.labels), first = row * labels;
   const auto rows = Rows(result.sample_results, result.samples, &SampleResult::probabilities, first);
@@ -66,6 +74,7 @@ void CombineSamples(InputResult& result) {
   result.mutual_information.assign(result.rows, 0.0);
   for (int32_t row = 0; row < result.rows; ++row) CombineRow(result, row);
   CombineTokens(result);
+  CombineTokenRows(result);
 
   uint64_t edges = 0, isolated = 0;
   double expected = 0.0;

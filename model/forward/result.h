@@ -24,6 +24,7 @@ struct SampleResult {
   std::vector<float> probabilities;         // [rows, labels]; regression, embedding: the values
   std::vector<double> token_probabilities;  // causal-lm: p(x_t | x_<t) of the scored tokens of all windows, in order
   std::vector<TokenAlternatives> alternatives;  // when wanted: of the same tokens' distributions, before them
+  std::vector<float> token_rows;  // embedding, when wanted: [valid tokens, hidden_size], normed, before the pooling
   // [layers, a pair's second sequence after the first][heads]; key degrees are of positions, [length].
   std::vector<std::vector<HeadCounts>> layers;
   std::vector<std::vector<HeadEdges>> graph;  // as layers, by position; empty: not wanted, or in InputResult::graph
@@ -46,6 +47,8 @@ struct InputResult {
   std::vector<int32_t> label_id;           // [rows] of the largest mean; -1 at pads
   std::vector<double> predictive_entropy;  // [rows] nats
   std::vector<double> mutual_information;  // [rows] nats
+
+  std::vector<float> token_rows;  // when wanted: SampleResult::token_rows, mean over samples
 
   // causal-lm: sum over scored tokens of ln(mean over samples of p(x_t | x_<t)), and exp of minus its mean; 0 and 1
   // without scored tokens. Finite where the status is OK.

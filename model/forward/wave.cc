@@ -106,17 +106,21 @@ absl::Status Wave::RemoveComplete(Members& members, Activations* rows) {
   return rows->Compact(kept, false);
 }
 
-Wave::ReadRows Wave::ReadBy(const QueryRange& range) const {
+Wave::ReadRows Wave::ReadByHead(const QueryRange& range) const {
   const ModelConfig& config = model_.config();
   const int64_t first = range.sequence->pooled_from, rows = range.queries();
   if (config.pooling == Pooling::kLast) return {rows - 1, 1};
   return {first, ReadsOneRow(config) ? 1 : rows - first};
 }
 
+Wave::ReadRows Wave::Left(const RunningInput& input, const QueryRange& range) const {
+  return input.token_rows ? ReadRows{0, range.queries()} : ReadByHead(range);
+}
+
 int64_t Wave::RowsOf(const RunningInput& input) const {
   if (!done()) return input.rows();
   int64_t rows = 0;
-  for (const QueryRange& range : input.ranges) rows += ReadBy(range).count;
+  for (const QueryRange& range : input.ranges) rows += Left(input, range).count;
   return rows;
 }
 
@@ -232,12 +236,25 @@ absl::Status Wave::SelectRows(Activations& rows, const Members& members) {
   for (Member* member : members) {
     int64_t row = std::exchange(member->row, static_cast<int64_t>(kept.size()));
     for (const QueryRange& range : member->input->ranges) {
-      const auto [first, count] = ReadBy(range);
+      const auto [first, count] = Left(*member->input, range);
       for (int64_t r = 0; r < count; ++r) kept.push_back(row + first + r);
       row += range.queries();
     }
   }
   return std::ssize(kept) == rows.rows() ? absl::OkStatus() : rows.Compact(kept, true);
+}
+
+absl::Status Wave::KeepHeadRows() {
+  std::pmr::vector<int64_t> kept(&scratch_);
+  for (Member* member : samples_) {
+    int64_t row = std::exchange(member->row, static_cast<int64_t>(kept.size()));
+    for (const QueryRange& range : member->input->ranges) {
+      const ReadRows left = Left(*member->input, range), read = ReadByHead(range);
+      for (int64_t r = 0; r < read.count; ++r) kept.push_back(row + read.first - left.first + r);
+      row += left.count;
+    }
+  }
+  return std::ssize(kept) == own_.rows() ? absl::OkStatus() : own_.Compact(kept, false);
 }
 
 absl::Status Wave::Record() {

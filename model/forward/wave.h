@@ -69,8 +69,11 @@ class Wave : public WaveCache {
   bool done() const { return layer_ == num_layers_; }
   const Members& samples() const { return samples_; }
   // The rows of the samples. In the end only those that are read: where the model reads one row of a sequence
-  // (ReadsOneRow) or leaves rows out of the pooling, these, and none of inputs that fill caches.
+  // (ReadsOneRow) or leaves rows out of the pooling, these, and none of inputs that fill caches; all of inputs with
+  // `token_rows`, until KeepHeadRows.
   Activations& rows() { return own_; }
+  // Once all layers have run: the rows leave that the model's head does not read.
+  absl::Status KeepHeadRows();
   Scratch* scratch() { return &scratch_; }  // for what is used before the next layer
 
  private:
@@ -81,8 +84,10 @@ class Wave : public WaveCache {
   struct ReadRows {
     int64_t first, count;
   };
-  ReadRows ReadBy(const QueryRange& range) const;
-  // The rows of an input's sample: in the end, those that the head reads.
+  ReadRows ReadByHead(const QueryRange& range) const;
+  // Likewise of the rows that are left in the end.
+  ReadRows Left(const RunningInput& input, const QueryRange& range) const;
+  // The rows of an input's sample: in the end, those that are left.
   int64_t RowsOf(const RunningInput& input) const;
   absl::Status MakeLedger(RunningInput& input) const;
   // The next part of the layer; the end of a stage leads to the next one.

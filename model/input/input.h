@@ -65,6 +65,7 @@ struct ModelInput : Draw {
   uint64_t max_edges = kNoCap;           // per sample; >= Model::LeastEdges
   Wanted wanted;                         // wanted.graph: samples must be 1
   uint32_t alternatives = 0;             // causal-lm: SampleResult::alternatives of each scored token
+  bool token_rows = false;               // embedding: SampleResult::token_rows
 };
 
 // An input, with the samples and the cap that a pass runs it with: those that it asks for, or fewer. The input outlives

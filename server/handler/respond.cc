@@ -87,6 +87,10 @@ void FillEmbedding(const ModelConfig& config, const InputResult& result, uint32_
     prediction.add_embedding(static_cast<float>(result.probabilities[i] / length));
     prediction.add_stddev(result.stddev[i]);
   }
+  if (result.token_rows.empty()) return;
+  v1::Prediction::TokenEmbeddings& tokens = *prediction.mutable_token_embeddings();
+  tokens.set_tokens(static_cast<uint32_t>(result.token_rows.size() / static_cast<size_t>(config.hidden_size)));
+  tokens.mutable_values()->Add(result.token_rows.begin(), result.token_rows.end());
 }
 
 // fill-mask: one for every mask token.

@@ -195,7 +195,6 @@ std::vector<Rank> RanksOf(const v1::PredictResponse& response, const ModelConfig
 
 void AddTeiRoutes(Routes& routes, CallParts& parts) {
   routes.AddApi("/models/", TeiError);
-  routes.AddHint("/embed_all", "the embeddings of single tokens are not served");
   routes.AddHint("/embed_sparse", "sparse embeddings are not served");
   AddTeiPredict(routes, parts);
   AddTeiTexts(routes, parts);

@@ -1,4 +1,4 @@
-// Routes of TEI that compute: /embed, /similarity, /predict, /rerank, and POST / for any of these.
+// Routes of TEI that compute: /embed, /embed_all, /similarity, /predict, /rerank, and POST / for any of these.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -66,6 +66,55 @@ double LengthOf(const v1::Prediction& prediction, bool normalize) {
   return squares > 0.0 ? std::sqrt(squares) : 1.0;
 }
 
+// Takes the inputs out of the body.
+absl::Status AddTexts(const TeiCall& call, http::TeiEmbed& body, v1::PredictRequest& request) {
+  REFUSE_IF(body.inputs().parts_size() > 0, "inputs", "has objects; texts or token ids are expected");
+  for (std::string& text : *body.mutable_inputs()->mutable_texts()) {
+    request.add_inputs()->mutable_sequence()->set_text(std::move(text));
+  }
+  for (v1::TokenIds& ids : *body.mutable_inputs()->mutable_ids()) {
+    request.add_inputs()->mutable_sequence()->mutable_token_ids()->Swap(&ids);
+  }
+  REFUSE_IF(request.inputs().empty(), "inputs", "is missing or empty");
+  return SetTexts(body, call, request);
+}
+
+// The rows of a list, each a list.
+void WriteRows(const google::protobuf::RepeatedField<float>& values, int columns, JsonOut& json) {
+  json.BeginArray();
+  for (int i = 0; i < values.size(); ++i) {
+    if (i % columns == 0) json.BeginArray();
+    json.Number(values[i]);
+    if ((i + 1) % columns == 0) json.EndArray();
+  }
+  json.EndArray();
+}
+
+void EmbedAll(const TeiCall& call) {
+  static constexpr const ModelUse* kUses[] = {&kEmbeds};
+  http::TeiEmbed body;
+  if (!ReadTeiBody(call, body)) return;
+  v1::PredictRequest request;
+  ChosenModel chosen;
+  const auto fill = [&]() -> absl::Status {
+    REFUSE_IF(body.has_normalize(), "normalize", "is no field of /embed_all: its rows are not normalised");
+    REFUSE_IF(body.has_dimensions(), "dimensions", "is no field of /embed_all: its rows are not cut");
+    request.mutable_outputs()->set_token_embeddings(true);
+    return AddTexts(call, body, request);
+  };
+  if (!Prepare(call, body, kUses, chosen, request, fill)) return;
+  StartTeiPredict(call, request, [](const v1::PredictResponse& response) {
+    JsonOut json;
+    json.BeginArray();
+    for (const v1::Prediction& prediction : response.predictions()) {
+      const v1::Prediction::TokenEmbeddings& tokens = prediction.token_embeddings();
+      WriteRows(tokens.values(), tokens.values_size() / static_cast<int>(tokens.tokens()), json);
+    }
+    json.EndArray();
+    return json.Take();
+  });
+}
+
 void Embed(const TeiCall& call) {
   static constexpr const ModelUse* kUses[] = {&kEmbeds};
   http::TeiEmbed body;
@@ -73,17 +122,9 @@ void Embed(const TeiCall& call) {
   v1::PredictRequest request;
   ChosenModel chosen;
   const auto fill = [&]() -> absl::Status {
-    REFUSE_IF(body.inputs().parts_size() > 0, "inputs", "has objects; texts or token ids are expected");
     REFUSE_IF(body.has_dimensions() && body.dimensions() == 0, "dimensions", "is 0; allowed are 1 and more");
     request.mutable_outputs()->set_dimensions(body.dimensions());
-    for (std::string& text : *body.mutable_inputs()->mutable_texts()) {
-      request.add_inputs()->mutable_sequence()->set_text(std::move(text));
-    }
-    for (v1::TokenIds& ids : *body.mutable_inputs()->mutable_ids()) {
-      request.add_inputs()->mutable_sequence()->mutable_token_ids()->Swap(&ids);
-    }
-    REFUSE_IF(request.inputs().empty(), "inputs", "is missing or empty");
-    return SetTexts(body, call, request);
+    return AddTexts(call, body, request);
   };
   if (!Prepare(call, body, kUses, chosen, request, fill)) return;
   const bool normalize = !body.has_normalize() || body.normalize();
@@ -274,6 +315,7 @@ void AddTeiPredict(Routes& routes, CallParts& parts) {
     void (*serve)(const TeiCall& call);
   };
   static constexpr Entry kEntries[] = {{"/embed", "/models/{}/embed", Embed},
+                                       {"/embed_all", "/models/{}/embed_all", EmbedAll},
                                        {"/similarity", "/models/{}/similarity", Similarity},
                                        {"/predict", "/models/{}/predict", Predict},
                                        {"/rerank", "/models/{}/rerank", Rerank},

@@ -74,6 +74,7 @@ struct OutputSelection {
   uint32_t top_k = 0;
   uint32_t dimensions = 0;  // of an embedding; 0: all
   bool token_scores = false;
+  bool token_embeddings = false;
 
   bool operator==(const OutputSelection&) const = default;
 };

@@ -73,6 +73,11 @@ void AddOutputs(const Counts& counts, const OutputSelection& outputs, const Mode
     bytes.response += tokens * (1 + alternatives) * (label_bytes + 24);
     bytes.results += samples * tokens * (sizeof(TokenAlternatives) + alternatives * sizeof(TokenProbability));
   }
+  if (outputs.token_embeddings) {
+    const double numbers = counts.positions * model.config().hidden_size;
+    bytes.response += numbers * sizeof(float);
+    bytes.results += (samples + 1) * numbers * sizeof(float);
+  }
   if (outputs.layer_stats || outputs.key_degrees) bytes.response += counts.heads * 40;
   if (outputs.key_degrees) bytes.response += counts.heads * counts.positions * 5;
   if (outputs.key_degrees) bytes.results += samples * counts.heads * counts.positions * sizeof(uint32_t);

@@ -30,6 +30,8 @@ absl::Status ParseOutputs(const v1::PredictRequest& message, const ModelConfig& 
             options.dimensions(), "; it is for embedding models, this one does ", ModelTaskName(config.task));
   REFUSE_IF(options.dimensions() > static_cast<uint32_t>(config.num_labels), "outputs.dimensions", "is ",
             options.dimensions(), "; the model's embeddings have ", config.num_labels);
+  REFUSE_IF(options.token_embeddings() && config.task != ModelTask::kEmbedding, "outputs.token_embeddings",
+            "is set; it is for embedding models, this one does ", ModelTaskName(config.task));
   REFUSE_IF(options.token_scores() && config.task != ModelTask::kCausalLm, "outputs.token_scores",
             "is set; it is for causal language models, this one does ", ModelTaskName(config.task));
   REFUSE_IF(options.alternatives() > 0 && !options.token_scores(), "outputs.alternatives", "is ",
@@ -46,9 +48,9 @@ absl::Status ParseOutputs(const v1::PredictRequest& message, const ModelConfig& 
             config.num_labels, " labels");
   REFUSE_IF(options.graph() && message.ensemble().samples() > 1, "outputs.graph", "is set with ",
             message.ensemble().samples(), " samples; a graph is returned of one sample only");
-  outputs = {options.logits(),      options.layer_stats(), options.key_degrees(),
-             options.each_sample(), options.graph(),       top_k,
-             options.dimensions(),  options.token_scores()};
+  outputs = {options.logits(),      options.layer_stats(),  options.key_degrees(),
+             options.each_sample(), options.graph(),        top_k,
+             options.dimensions(),  options.token_scores(), options.token_embeddings()};
   wanted = {options.layer_stats(), options.key_degrees(), options.graph()};
   return absl::OkStatus();
 }
@@ -273,7 +275,10 @@ absl::StatusOr<Work> Validate(const v1::PredictRequest& message, const Model& mo
     }
     AddSize(input, work);
   }
-  for (ModelInput& input : work.inputs) input.alternatives = message.outputs().alternatives();
+  for (ModelInput& input : work.inputs) {
+    input.alternatives = message.outputs().alternatives();
+    input.token_rows = message.outputs().token_embeddings();
+  }
   RETURN_IF_ERROR(SetSamples(message, model, profiles, limits, terms, work));
   for (const ModelInput& input : work.inputs) {
     REFUSE_IF(input.alternatives > 0 && input.samples > 1 && model.Samples(input), "outputs.alternatives", "is ",

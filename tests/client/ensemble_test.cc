@@ -258,6 +258,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"Truncated", [](auto* part) { part->mutable_predictions(0)->set_truncated_tokens(4); },
                 "truncated_tokens is 4, but parts[0] has 3"},
         Refusal{"TokenScores", [](auto* part) { part->mutable_predictions(0)->add_token_scores(); }, ".token_scores"},
+        Refusal{"TokenEmbeddings", [](auto* part) { part->mutable_predictions(0)->mutable_token_embeddings(); },
+                ".token_embeddings"},
         Refusal{"Graph", [](auto* part) { part->mutable_predictions(0)->mutable_graph()->add_layers(); }, ".graph"},
         Refusal{"Heads",
                 [](auto* part) {

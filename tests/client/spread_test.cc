@@ -220,6 +220,8 @@ TEST(SpreadTest, WhatDoesNotGoWithItIsRefusedByName) {
        [](v1::PredictRequest& request) { request.mutable_budget()->set_allow_degraded(true); }},
       {"budget.fit_deadline", [](v1::PredictRequest& request) { request.mutable_budget()->set_fit_deadline(true); }},
       {"outputs.token_scores", [](v1::PredictRequest& request) { request.mutable_outputs()->set_token_scores(true); }},
+      {"outputs.token_embeddings",
+       [](v1::PredictRequest& request) { request.mutable_outputs()->set_token_embeddings(true); }},
       {"outputs.graph", [](v1::PredictRequest& request) { request.mutable_outputs()->set_graph(true); }},
       {"ensemble.first_sample",
        [](v1::PredictRequest& request) { request.mutable_ensemble()->set_first_sample(0xffffffff); }},

@@ -19,13 +19,14 @@ class RequestTest(unittest.TestCase):
             "override": {"windows": 4, "sigma": [0.25], "last_layers": 5},
             "priority": 6, "request_id": "r", "profile": "p", "tolerance": 0.125, "first_sample": 7,
             "allow_degraded": True, "fit_deadline": True, "top_k": 8, "logits": True, "layer_stats": False, "key_degrees": True,
-            "each_sample": False, "graph": True, "stride": 9, "dimensions": 10, "truncate": "tail",
+            "each_sample": False, "graph": True, "stride": 9, "dimensions": 10, "token_embeddings": True, "truncate": "tail",
             "prompt_name": "query"}
         expected = pb.PredictRequest(
             model="m", version=1, priority=6, request_id="r", profile="p",
             budget=pb.Budget(max_density=0.5, allow_degraded=True, fit_deadline=True, keep=pb.PROBABLE),
             ensemble=pb.Ensemble(samples=2, seed=3, tolerance=0.125, first_sample=7),
-            outputs=pb.OutputOptions(top_k=8, logits=True, key_degrees=True, graph=True, stride=9, dimensions=10),
+            outputs=pb.OutputOptions(top_k=8, logits=True, key_degrees=True, graph=True, stride=9, dimensions=10,
+                                     token_embeddings=True),
             override=pb.AttentionOverride(kind="ssa", windows=4, sigma=[0.25], last_layers=5),
             inputs=[pb.Input(sequence=pb.Sequence(text=first, truncate=pb.TAIL, prompt_name="query"),
                              second=pb.Sequence(text=second, truncate=pb.TAIL)) for first, second in ("ab", "cd")])

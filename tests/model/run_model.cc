@@ -103,9 +103,9 @@ bool SameBytes(const InputResult& a, const InputResult& b) {
               a.isolated_queries == b.isolated_queries && SameVector(a.probabilities, b.probabilities) &&
               SameVector(a.logits, b.logits) && SameVector(a.stddev, b.stddev) && SameVector(a.label_id, b.label_id) &&
               SameVector(a.predictive_entropy, b.predictive_entropy) &&
-              SameVector(a.mutual_information, b.mutual_information) && a.log_likelihood == b.log_likelihood &&
-              a.perplexity == b.perplexity && a.sample_results.size() == b.sample_results.size() &&
-              a.graph.has_value() == b.graph.has_value();
+              SameVector(a.mutual_information, b.mutual_information) && SameVector(a.token_rows, b.token_rows) &&
+              a.log_likelihood == b.log_likelihood && a.perplexity == b.perplexity &&
+              a.sample_results.size() == b.sample_results.size() && a.graph.has_value() == b.graph.has_value();
   for (size_t s = 0; same && s < a.sample_results.size(); ++s) {
     const SampleResult& x = a.sample_results[s];
     const SampleResult& y = b.sample_results[s];

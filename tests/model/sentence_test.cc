@@ -130,12 +130,49 @@ TEST(SentenceFoldersTest, AnAnswerBesideOthersIsTheAnswerAlone) {
   for (const char* name : {"excluded_prompts", "last_token", "dense", "cls_prompts", "old_cross_encoder"}) {
     const LoadedModel model = LoadModel(SentenceFolder(name) + "/1");
     std::vector<ModelInput> inputs;
-    for (const json& entry : ReadFile(SentenceFolder(name) + "/golden.json")["texts"]) {
+    const json texts = ReadFile(SentenceFolder(name) + "/golden.json")["texts"];
+    ASSERT_GE(texts.size(), 3u);
+    for (const json& entry : texts) {
       inputs.emplace_back().sequences.push_back(*Prepare(*model, entry));
     }
     const std::vector<InputResult> together = RunAll(*model, inputs);
     for (size_t i = 0; i < inputs.size(); ++i) {
       EXPECT_TRUE(SameBytes(together[i], RunOne(*model, inputs[i]))) << name << " " << i;
+    }
+  }
+}
+
+// Beside inputs that want none, and whatever rows the head reads, rows of tokens change nothing else.
+TEST(SentenceFoldersTest, RowsOfTokensAreThoseThatArePooled) {
+  for (const char* name : {"excluded_prompts", "mean", "last_token", "cls_prompts"}) {
+    const LoadedModel model = LoadModel(SentenceFolder(name) + "/1");
+    const ModelConfig& config = model->config();
+    std::vector<ModelInput> inputs;
+    const json texts = ReadFile(SentenceFolder(name) + "/golden.json")["texts"];
+    ASSERT_GE(texts.size(), 3u);
+    for (const json& entry : texts) {
+      inputs.emplace_back().sequences.push_back(*Prepare(*model, entry));
+    }
+    const std::vector<InputResult> plain = RunAll(*model, inputs);
+    for (size_t i = 0; i < inputs.size(); i += 2) inputs[i].token_rows = true;
+    const std::vector<InputResult> results = RunAll(*model, inputs);
+    const auto columns = static_cast<size_t>(config.hidden_size);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      SCOPED_TRACE(std::string(name) + " " + std::to_string(i));
+      EXPECT_TRUE(SameBytes(results[i], RunOne(*model, inputs[i])));
+      EXPECT_EQ(results[i].logits, plain[i].logits);
+      const auto tokens = static_cast<size_t>(inputs[i].sequences[0].valid());
+      ASSERT_EQ(results[i].token_rows.size(), i % 2 == 0 ? tokens * columns : 0u);
+      if (i % 2 != 0) continue;
+      const bool one = ReadsOneRow(config);
+      const size_t first =
+          config.pooling == Pooling::kLast ? tokens - 1 : static_cast<size_t>(inputs[i].sequences[0].pooled_from);
+      const size_t end = one ? first + 1 : tokens;
+      for (size_t c = 0; c < columns; ++c) {
+        double sum = 0.0;
+        for (size_t row = first; row < end; ++row) sum += double{results[i].token_rows[row * columns + c]};
+        EXPECT_NEAR(sum / static_cast<double>(end - first), results[i].logits[c], 1e-5) << c;
+      }
     }
   }
 }

@@ -97,6 +97,29 @@ TEST_F(TeiTest, EmbeddingsAreThoseOfPredictWithLength1UnlessNormalizeIsFalse) {
   EXPECT_EQ(http_.Answer("/embed", {{"model", "mean"}, {"inputs", "the cat"}, {"dimensions", 4}})[0].size(), 4u);
 }
 
+TEST_F(TeiTest, EmbedAllGivesTheRowOfEveryToken) {
+  v1::PredictRequest request = Texts("mean", {"the cat", "a dog sat"});
+  request.mutable_outputs()->set_token_embeddings(true);
+  const v1::PredictResponse expected = Predict(request);
+  const json found = http_.Answer("/embed_all", {{"model", "mean"}, {"inputs", {"the cat", "a dog sat"}}});
+  ASSERT_EQ(found.size(), 2u);
+  for (int i = 0; i < 2; ++i) {
+    const auto rows = found[i].get<std::vector<std::vector<float>>>();
+    ASSERT_EQ(rows.size(), expected.predictions(i).token_embeddings().tokens());
+    ASSERT_EQ(rows.size(), i == 0 ? 4u : 5u);  // with [CLS] and [SEP]
+    std::vector<float> flat;
+    for (const std::vector<float>& row : rows) flat.insert(flat.end(), row.begin(), row.end());
+    const auto& values = expected.predictions(i).token_embeddings().values();
+    EXPECT_EQ(flat, std::vector<float>(values.begin(), values.end()));
+    const std::vector<float> embedding = Of(expected, i);
+    for (size_t c = 0; c < embedding.size(); ++c) {
+      double sum = 0.0;
+      for (const std::vector<float>& row : rows) sum += row[c];
+      EXPECT_NEAR(sum / static_cast<double>(rows.size()), embedding[c], 1e-5) << c;
+    }
+  }
+}
+
 TEST_F(TeiTest, TruncateCutsTheEndOrTheBeginning) {
   std::string text = "red";
   for (int i = 0; i < 50; ++i) text += " cat";
@@ -277,9 +300,14 @@ TEST_F(TeiTest, WhatIsNotTakenIsNamed) {
           .find("the inputs take 5000000 bytes"),
       0u);
   EXPECT_EQ(http_.Get("/embed").code, 405);
-  const HttpReply all = http_.Post("/embed_all", {{"inputs", "a"}});
-  EXPECT_EQ(all.code, 404);
-  EXPECT_THAT(all.body, HasSubstr("single tokens are not served"));
+  const HttpReply sparse = http_.Post("/embed_sparse", {{"inputs", "a"}});
+  EXPECT_EQ(sparse.code, 404);
+  EXPECT_THAT(sparse.body, HasSubstr("sparse embeddings are not served"));
+  for (const char* field : {"normalize", "dimensions"}) {
+    EXPECT_THAT(Refused(422, "/embed_all",
+                        {{"model", "mean"}, {"inputs", "a"}, {field, json::parse(field[0] == 'n' ? "false" : "4")}}),
+                HasSubstr(std::string(field) + " is no field of /embed_all"));
+  }
 }
 
 TEST_F(TeiTest, NoInputHasMoreEdgesThanItsBudget) {

@@ -125,6 +125,8 @@ const KindCase kRefusedKinds[] = {
      "outputs.stride is 48; allowed are 1 to 47"},
     {"stride_max", "lm-dense", [](auto& r) { r.mutable_outputs()->set_stride(4294967295u); },
      "outputs.stride is 4294967295"},
+    {"token_embeddings_of_a_regression", "regression", [](auto& r) { r.mutable_outputs()->set_token_embeddings(true); },
+     "outputs.token_embeddings is set; it is for embedding models, this one does regression"},
     {"token_scores_of_a_regression", "regression", [](auto& r) { r.mutable_outputs()->set_token_scores(true); },
      "outputs.token_scores is set; it is for causal language models, this one does regression"},
     {"alternatives_without_scores", "lm-dense", [](auto& r) { r.mutable_outputs()->set_alternatives(3); },

@@ -96,6 +96,8 @@ class Answer(_Labelled, _Computed):
         self.tokens = [LabelledToken(token) for token in message.tokens]  #: one per token; fill-mask: per mask token
         self.embedding = list(message.embedding)  #: embedding models: mean over samples; stddev is that of its numbers
         self.normalized = message.normalized  #: the embedding has length 1
+        #: with token_embeddings: a row for each token, before the pooling
+        self.token_embeddings = _rows(message.token_embeddings.values, message.token_embeddings.tokens)
         self.multi_label = message.multi_label  #: each label is a question of its own: probabilities need not sum to 1
         self.top = _top(message)  #: with top_k
 
@@ -193,6 +195,11 @@ class Model:
 
 def _top(message: pb.Prediction | pb.TokenPrediction) -> list[Top]:
     return [Top(one.label, one.label_id, one.probability) for one in message.top]
+
+
+def _rows(numbers: Sequence[float], count: int) -> list[list[float]]:
+    columns = len(numbers) // count if count else 0
+    return [list(numbers[i * columns:(i + 1) * columns]) for i in range(count)]
 
 
 def _entry(numbers: list[float], index: int) -> float:

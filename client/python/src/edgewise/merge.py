@@ -82,6 +82,8 @@ def _check(parts: Sequence[pb.Prediction], index: int) -> None:
             raise _refused(f"{name} has another shape than parts[0]")
         if part.HasField("graph") and len(parts) + part.samples > 2:
             raise _refused(f"{name}.graph: graphs are of one sample and cannot be merged")
+        if part.HasField("token_embeddings"):
+            raise _refused(f"{name}.token_embeddings: they cannot be merged; ask without them")
         if part.token_scores:
             raise _refused(f"{name}.token_scores: they cannot be merged; ask without them")
 

@@ -61,6 +61,7 @@ class PredictOptions(CostOptions, total=False):
     each_sample: bool | None  #: an output for every sample, in Answer.message.sample_outputs
     graph: bool | None  #: what was attended, in Answer.message.graph; of one sample
     dimensions: int | None  #: embedding models: only this many numbers, normalised; in Answer.embedding
+    token_embeddings: bool | None  #: embedding models: a row for every token, in Answer.token_embeddings
     prompt_name: str | None  #: the model's prompt that goes before the text (Model.prompts); "": none, nor the default
     stride: int | None  #: language models: from window to window of a text beyond the context; 0: half the context
 
@@ -90,7 +91,7 @@ _PATHS = {
 }
 _PREDICT_PATHS = {**_PATHS, **{name: f"outputs.{name}" for name in (
     "top_k", "logits", "layer_stats", "key_degrees", "each_sample", "graph", "stride",
-    "dimensions")}}
+    "dimensions", "token_embeddings")}}
 _GENERATE_PATHS = {**_PATHS, **{name: name for name in (
     "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "alternatives")}}

@@ -20,7 +20,8 @@ _REFUSED = (("ensemble", "tolerance", "no part knows when it is met"),
             ("budget", "allow_degraded", "parts would give up samples"),
             ("budget", "fit_deadline", "parts would choose their samples"),
             ("outputs", "graph", "a graph is of one sample"),
-            ("outputs", "token_scores", "parts have no scores of the whole"))
+            ("outputs", "token_scores", "parts have no scores of the whole"),
+            ("outputs", "token_embeddings", "parts do not have each sample's"))
 
 
 def predict(request: pb.PredictRequest, servers: int, ask: Ask, to_error: Callable[[Any], Error],
