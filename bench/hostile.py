@@ -12,10 +12,13 @@ clients       share 64 file descriptors of the server. Those of one kind, or of 
 silent        one client opens 3,000 streams, sends a request on each, and is silent
 texts KIND    one client sends texts of 4,000,000 characters, for each kind of tokenizer, by each method that takes them
 files CASE    a tokenizer that asks for too much comes into the repository, and one client uses it
+http CASE     clients of the HTTP front: slow bodies, bodies of 64 MiB, half requests, 10,000 connections, answers that
+              nobody reads; the others ask over gRPC
 
-Of the last three is measured what others get meanwhile: 1,000 short requests, whose p99 is compared with that beside a
+Of the last four is measured what others get meanwhile: 1,000 short requests, whose p99 is compared with that beside a
 process that is busy on the server's core; health checks; the tokens of a generation. A long text with a deadline of
-0.3 s ends in time, and so does its work. The hostile files' own requests, or their load, end in a clear error.
+0.3 s ends in time, and so does its work. The hostile files' own requests, or their load, end in a clear error. After the clients of HTTP its port answers and the
+memory for calls is free within 2 s.
 """
 
 import contextlib
@@ -28,6 +31,7 @@ import time
 from bare_http2 import PAYLOAD, PREDICT, RST, STREAM, Connection, field
 from hostile_files import FILES, files
 from hostile_others import HOSTILE, MEMORY, SLACK, beside, port_of, repository, resident
+from hostile_http import HTTP, http_case
 from hostile_texts import KINDS, texts
 from serving import goal, main
 
@@ -208,6 +212,9 @@ def scenario(run):
     for case in FILES:
         if run.wants(f"files {case}"):
             files(run, case)
+    for case in HTTP:
+        if run.wants(f"http {case}"):
+            http_case(run, case)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@
 #include "server/handler/message_limit.h"
 #include "server/http/native.h"
 #include "server/http/openai.h"
+#include "server/http/openapi.h"
 #include "server/http/port.h"
 #include "server/http/state.h"
 #include "server/http/tei.h"
@@ -146,7 +147,8 @@ struct Server::Parts {
   const std::shared_ptr<Gate> gate = std::make_shared<Gate>();
   AwaitedCalls awaited{options.clock};
   Watchdog watchdog{options, awaited, memory, backend, *gate, metrics};
-  CallParts calls{options, handler, repository, metrics, memory, awaited, largest_message, *gate};
+  LoneClient lone_client;
+  CallParts calls{options, handler, repository, metrics, memory, awaited, largest_message, *gate, lone_client};
   RpcContext rpcs{calls};
   InferenceServiceImpl service;
   HealthService health{rpcs};
@@ -232,6 +234,7 @@ struct Server::Parts {
     AddTeiRoutes(http_routes, calls);
     AddCohereRoutes(http_routes, calls);
     AddNativeRoutes(http_routes, calls);
+    AddOpenApiRoute(http_routes);
     metrics.ExpectHttp("_other");
     for (const Route& route : http_routes.all()) metrics.ExpectHttp(route.path);
     ASSIGN_OR_RETURN(http_port, HttpPort::Open(HttpFront(options), http_routes, &calls, certificates));

@@ -126,6 +126,14 @@ void AddCohereRoutes(Routes& routes, CallParts& parts) {
                 .path = path,
                 .error = CohereError,
                 .rpc = Rpc::kPredict,
+                .body = http::CohereRerank::descriptor(),
+                .answer = absl::StrCat(
+                    R"({"id":"string","results":[{"index":"integer","relevance_score":"number",
+                        "document?":{"text":"string"},"edgewise":{)",
+                    kEdgesShape, R"(,"samples":"integer"}}],"model":"string",
+                    "meta":{"billed_units":{"search_units":"integer"},"tokens":{"input_tokens":"integer"}},
+                    "usage":{"prompt_tokens":"integer","total_tokens":"integer"},
+                    "edgewise":{"version":"integer","device":"string","seed":"integer","degraded":"boolean"}})"),
                 .serve = [&parts](const std::shared_ptr<Exchange>& exchange) {
                   Rerank({parts, exchange, ""});
                 }});

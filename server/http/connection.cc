@@ -277,6 +277,9 @@ void Connection::Serve() {
       exchange->Refuse(status);
     });
   } else {
+    if (route.rpc == Rpc::kPredict && host_.parts != nullptr) {
+      exchange->alone = host_.parts->IsAlone(reinterpret_cast<size_t>(this));
+    }
     route.serve(exchange);
   }
   Read();  // tells when the client goes

@@ -35,6 +35,7 @@ Ticket TicketOf(const Exchange& exchange, Rpc rpc, MemoryHold& memory) {
           .principal = exchange.principal,
           .memory = &memory,
           .apart = exchange.apart,
+          .alone = exchange.alone,
           .arrival = exchange.apart ? exchange.arrival : Time()};
 }
 

@@ -33,6 +33,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   Time arrival;
   Time deadline = Time::max();
   bool apart = false;  // the route is called on a thread for long messages
+  bool alone = false;  // Ticket::alone
 
   std::stop_source cancelled;  // requested when the client is gone
   MemoryHold body_memory;      // of the body, and of what is made of it; the route takes it before it starts a request

@@ -102,16 +102,20 @@ void Generate(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
 }  // namespace
 
 void AddNativeRoutes(Routes& routes, CallParts& parts) {
-  const auto add = [&](const char* path, Rpc rpc, void (*serve)(CallParts&, const std::shared_ptr<Exchange>&)) {
+  const auto add = [&](const char* path, Rpc rpc, const google::protobuf::Descriptor* body, const char* answer,
+                       void (*serve)(CallParts&, const std::shared_ptr<Exchange>&)) {
     routes.Add({.method = "POST",
                 .path = path,
                 .error = NativeError,
                 .rpc = rpc,
+                .body = body,
+                .answer = answer,
                 .serve = [&parts, serve](const std::shared_ptr<Exchange>& exchange) { serve(parts, exchange); }});
   };
   routes.AddApi("/edgewise/", NativeError);
-  add("/edgewise/v1/predict", Rpc::kPredict, Predict);
-  add("/edgewise/v1/generate", Rpc::kGenerate, Generate);
+  add("/edgewise/v1/predict", Rpc::kPredict, v1::PredictRequest::descriptor(), R"("edgewise.v1.PredictResponse")",
+      Predict);
+  add("/edgewise/v1/generate", Rpc::kGenerate, v1::GenerateRequest::descriptor(), R"("events")", Generate);
 }
 
 }  // namespace edgewise::server

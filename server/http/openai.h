@@ -60,7 +60,9 @@ std::string NewId(const std::string& prefix);
 // Seconds since 1970.
 int64_t UnixTime();
 
-// The fields of a report that bodies of answers have in common.
+// The fields of a report that bodies of answers have in common; and their shape, without brackets.
+inline constexpr char kEdgesShape[] =
+    R"("edges":"number","density":"number","budget":"integer|null","capped":"boolean")";
 void WriteEdges(double edges, double pairs, uint64_t budget, bool capped, JsonOut& json);
 
 // Sets what the object `edgewise` of a body says.

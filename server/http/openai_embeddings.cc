@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "base/field_error.h"
 #include "base/status_macros.h"
 #include "model/config/config.h"
@@ -115,6 +116,13 @@ void AddOpenAiEmbeddings(Routes& routes, CallParts& parts) {
               .path = "/v1/embeddings",
               .error = OpenAiError,
               .rpc = Rpc::kPredict,
+              .body = http::OpenAiEmbeddings::descriptor(),
+              .answer = absl::StrCat(
+                  R"({"object":"string","data":[{"object":"string","index":"integer","embedding":"array|string",
+                      "edgewise":{)",
+                  kEdgesShape, R"(,"samples":"integer","spread":"number"}}],"model":"string",
+                  "usage":{"prompt_tokens":"integer","total_tokens":"integer"},
+                  "edgewise":{"version":"integer","device":"string","seed":"integer","degraded":"boolean"}})"),
               .serve = [&parts](const std::shared_ptr<Exchange>& exchange) { Serve(parts, exchange); }});
 }
 

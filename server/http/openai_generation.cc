@@ -351,11 +351,22 @@ void Serve(CallParts& parts, const std::shared_ptr<Exchange>& exchange, bool cha
 }  // namespace
 
 void AddOpenAiGeneration(Routes& routes, CallParts& parts) {
+  // Without a stream.
+  const auto shape = [](const char* text) {
+    return absl::StrCat(R"({"id":"string","object":"string","created":"integer","model":"string",
+        "choices":[{"index":"integer","logprobs":"object|null","finish_reason":"string",)",
+                        text, R"("edgewise":{)", kEdgesShape, R"(,"seed":"integer","prompt?":{)", kEdgesShape,
+                        R"(,"log_likelihood":"number"}}}],
+        "usage":{"prompt_tokens":"integer","completion_tokens":"integer","total_tokens":"integer"},
+        "edgewise":{"version":"integer","device":"string"}})");
+  };
   for (const bool chat : {false, true}) {
     routes.Add({.method = "POST",
                 .path = chat ? "/v1/chat/completions" : "/v1/completions",
                 .error = OpenAiError,
                 .rpc = Rpc::kGenerate,
+                .body = http::OpenAiGeneration::descriptor(),
+                .answer = shape(chat ? R"("message":{"role":"string","content":"string"},)" : R"("text":"string",)"),
                 .serve = [&parts, chat](const std::shared_ptr<Exchange>& exchange) { Serve(parts, exchange, chat); }});
   }
 }

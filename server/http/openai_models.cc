@@ -8,6 +8,10 @@
 namespace edgewise::server {
 namespace {
 
+constexpr char kModelShape[] =
+    R"({"id":"string","object":"string","created":"integer","owned_by":"string",
+        "edgewise":{"version":"integer","task":"string","max_tokens":"integer"}})";
+
 void WriteModel(const LoadedModel& model, const std::string& id, int64_t created, JsonOut& json) {
   const ModelConfig& config = model.model->config();
   json.BeginObject().Key("id").String(id).Key("object").String("model").Key("created").Integer(created);
@@ -23,6 +27,7 @@ void AddOpenAiModels(Routes& routes, CallParts& parts) {
   routes.Add({.method = "GET",
               .path = "/v1/models",
               .error = OpenAiError,
+              .answer = absl::StrCat(R"({"object":"string","data":[)", kModelShape, "]}"),
               .serve = [&parts, created](const std::shared_ptr<Exchange>& exchange) {
                 const std::vector<ModelStatus> list = parts.repository.List();
                 JsonOut json;
@@ -40,6 +45,7 @@ void AddOpenAiModels(Routes& routes, CallParts& parts) {
   routes.Add({.method = "GET",
               .path = "/v1/models/{}",
               .error = OpenAiError,
+              .answer = kModelShape,
               .serve = [&parts, created](const std::shared_ptr<Exchange>& exchange) {
                 const std::string& id = exchange->request.arguments[0];
                 const absl::StatusOr<ModelName> name = ParseModelName(id);

@@ -22,6 +22,7 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 
 constexpr int kBacklog = 1024;
+constexpr int kSendBuffer = 128 << 10;  // what the kernel holds of an answer that nobody reads; by itself megabytes
 constexpr std::chrono::milliseconds kPause{100};  // after running out of descriptors
 
 // As gRPC names a peer, without the port: a client without a token is one principal on both ports.
@@ -128,6 +129,7 @@ class HttpPort::State {
     const Peer peer = socket.remote_endpoint(error).address();
     if (error || host.draining || !HasRoom(peer)) return;
     socket.set_option(tcp::no_delay(true), error);
+    socket.set_option(tcp::socket::send_buffer_size(kSendBuffer), error);
     std::unique_ptr<Transport> transport;
     if (certificates_) {
       const absl::Status status = ReadCertificates();

@@ -36,6 +36,8 @@ bool Matches(std::string_view pattern, std::string_view path, std::vector<std::s
 
 }  // namespace
 
+void Routes::Add(Route route) { routes_.push_back(std::move(route)); }
+
 Routes::Match Routes::Find(const std::string& method, const std::string& path) const {
   Match match;
   size_t longest = 0;

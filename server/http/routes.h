@@ -2,6 +2,8 @@
 #ifndef EDGEWISE_SERVER_HTTP_ROUTES_H_
 #define EDGEWISE_SERVER_HTTP_ROUTES_H_
 
+#include <google/protobuf/descriptor.h>
+
 #include <functional>
 #include <map>
 #include <memory>
@@ -22,6 +24,10 @@ struct Route {
   bool open = false;            // no token is needed
   bool apart = false;           // it takes long: on a thread for such
   std::optional<Rpc> rpc = {};  // kPredict or kGenerate: a body that is not read is counted as one of these
+  // For the OpenAPI document (openapi.h): the message that a body of JSON becomes, and the shape of the answer. Null
+  // and empty: any.
+  const google::protobuf::Descriptor* body = nullptr;
+  std::string answer = "";
   // On a thread of the port, or one for long messages. It must not block.
   std::function<void(const std::shared_ptr<Exchange>&)> serve;
 };
@@ -29,7 +35,7 @@ struct Route {
 // Filled before the port opens; then any thread.
 class Routes {
  public:
-  void Add(Route route) { routes_.push_back(std::move(route)); }
+  void Add(Route route);
   // Errors of paths that no route has: those below `prefix` get the shape of that API. The longest prefix counts.
   void AddApi(std::string prefix, ErrorBody error) { apis_.emplace_back(std::move(prefix), error); }
 

@@ -12,6 +12,7 @@ void AddStateRoutes(Routes& routes, StateOfServer state) {
                 .path = path,
                 .error = PlainError,
                 .open = true,
+                .answer = R"({"live":"boolean"})",
                 .serve = [](const std::shared_ptr<Exchange>& exchange) { exchange->AnswerJson("{\"live\":true}\n"); }});
   }
   for (const char* path : {"/readyz", "/health", "/healthz", "/v2/health/ready"}) {
@@ -19,6 +20,7 @@ void AddStateRoutes(Routes& routes, StateOfServer state) {
                 .path = path,
                 .error = PlainError,
                 .open = true,
+                .answer = R"({"status":"string","models":[{"name":"string","version":"integer","state":"string"}]})",
                 .serve = [healthy = state.healthy](const std::shared_ptr<Exchange>& exchange) {
                   std::string json;
                   const int code = healthy(&json) ? 200 : 503;
@@ -30,6 +32,7 @@ void AddStateRoutes(Routes& routes, StateOfServer state) {
        .path = "/metrics",
        .error = PlainError,
        .apart = true,
+       .answer = R"("text")",
        .serve = [metrics = std::move(state.metrics)](const std::shared_ptr<Exchange>& exchange) {
          HttpAnswer answer{.type = "text/plain; version=0.0.4; charset=utf-8", .fields = {{"Vary", "Accept-Encoding"}}};
          if (exchange->request.method != "HEAD") answer.body = metrics();

@@ -313,19 +313,25 @@ void AddTeiPredict(Routes& routes, CallParts& parts) {
   struct Entry {
     const char *path, *of_model;
     void (*serve)(const TeiCall& call);
+    const google::protobuf::Descriptor* (*body)();
+    const char* answer;
   };
-  static constexpr Entry kEntries[] = {{"/embed", "/models/{}/embed", Embed},
-                                       {"/embed_all", "/models/{}/embed_all", EmbedAll},
-                                       {"/similarity", "/models/{}/similarity", Similarity},
-                                       {"/predict", "/models/{}/predict", Predict},
-                                       {"/rerank", "/models/{}/rerank", Rerank},
-                                       {"/", "/models/{}", Dispatch}};
+  static constexpr Entry kEntries[] = {
+      {"/embed", "/models/{}/embed", Embed, http::TeiEmbed::descriptor, R"([["number"]])"},
+      {"/embed_all", "/models/{}/embed_all", EmbedAll, http::TeiEmbed::descriptor, R"([[["number"]]])"},
+      {"/similarity", "/models/{}/similarity", Similarity, http::TeiSimilarity::descriptor, R"(["number"])"},
+      {"/predict", "/models/{}/predict", Predict, http::TeiPredict::descriptor, R"(["object|array"])"},
+      {"/rerank", "/models/{}/rerank", Rerank, http::TeiRerank::descriptor,
+       R"([{"index":"integer","text?":"string","score":"number"}])"},
+      {"/", "/models/{}", Dispatch, http::TeiAny::descriptor, R"(["object|array"])"}};
   for (const Entry& entry : kEntries) {
     for (const char* path : {entry.path, entry.of_model}) {
       routes.Add({.method = "POST",
                   .path = path,
                   .error = TeiError,
                   .rpc = Rpc::kPredict,
+                  .body = entry.body(),
+                  .answer = entry.answer,
                   .serve = [&parts, serve = entry.serve](const std::shared_ptr<Exchange>& exchange) {
                     const std::vector<std::string>& arguments = exchange->request.arguments;
                     serve({parts, exchange, arguments.empty() ? "" : arguments[0]});

@@ -191,16 +191,26 @@ void AddTeiTexts(Routes& routes, CallParts& parts) {
   struct Entry {
     const char *method, *path, *of_model;
     void (*serve)(const TeiCall& call);
+    const google::protobuf::Descriptor* (*body)();
+    const char* answer;
   };
-  static constexpr Entry kEntries[] = {{"POST", "/tokenize", "/models/{}/tokenize", Tokenize},
-                                       {"POST", "/decode", "/models/{}/decode", Decode},
-                                       {"GET", "/info", "/models/{}/info", Info}};
+  static constexpr Entry kEntries[] = {
+      {"POST", "/tokenize", "/models/{}/tokenize", Tokenize, http::TeiTokenize::descriptor,
+       R"([[{"id":"integer","text":"string","special":"boolean","start":"integer|null","stop":"integer|null"}]])"},
+      {"POST", "/decode", "/models/{}/decode", Decode, http::TeiDecode::descriptor, R"(["string"])"},
+      {"GET", "/info", "/models/{}/info", Info, nullptr,
+       R"({"model_id":"string","model_sha":"string","model_dtype":"string","model_type":"object",
+           "max_concurrent_requests":"integer","max_input_length":"integer","max_batch_tokens":"integer",
+           "max_batch_requests":"integer","max_client_batch_size":"integer","auto_truncate":"boolean",
+           "tokenization_workers":"integer","version":"string","sha":"string","docker_label":"null"})"}};
   for (const Entry& entry : kEntries) {
     for (const char* path : {entry.path, entry.of_model}) {
       routes.Add({.method = entry.method,
                   .path = path,
                   .error = TeiError,
                   .apart = true,  // short bodies may ask for much
+                  .body = entry.body != nullptr ? entry.body() : nullptr,
+                  .answer = entry.answer,
                   .serve = [&parts, serve = entry.serve](const std::shared_ptr<Exchange>& exchange) {
                     const std::vector<std::string>& arguments = exchange->request.arguments;
                     serve({parts, exchange, arguments.empty() ? "" : arguments[0]});

@@ -3,6 +3,7 @@
 #define EDGEWISE_SERVER_WIRE_CALL_PARTS_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "server/base/memory.h"
@@ -12,6 +13,7 @@
 #include "server/handler/handler.h"
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
+#include "server/wire/lone_client.h"
 
 namespace edgewise::server {
 
@@ -28,7 +30,12 @@ struct CallParts {
   AwaitedCalls& awaited;
   const std::atomic<uint64_t>& largest_message;  // in bytes; it changes with the models
   const Gate& gate;
+  LoneClient& lone_client;
 
+  // A Predict has come on `connection` that is not prepared apart. Whether its thread may compute it (Ticket::alone).
+  bool IsAlone(size_t connection) {
+    return lone_client.Observe(connection, handler.now()) && handler.in_flight() == 0 && awaited.of_requests() == 0;
+  }
   uint64_t message_limit() const { return largest_message.load(std::memory_order_relaxed); }
 };
 

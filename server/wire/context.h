@@ -11,7 +11,6 @@
 #include "server/guard/principal.h"
 #include "server/wire/call_parts.h"
 #include "server/wire/grpc_status.h"
-#include "server/wire/lone_client.h"
 #include "server/wire/raw_call.h"
 
 namespace edgewise::server {
@@ -20,7 +19,6 @@ namespace edgewise::server {
 struct RpcContext : CallParts {
   OpenRpcs open = {};
   Listener* listener = nullptr;
-  LoneClient lone_client = {};
 
   Principal PrincipalOfCall(const grpc::ServerContextBase& call) const {
     return PrincipalOf(call, gate.tokens().get());

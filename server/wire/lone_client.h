@@ -5,8 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
-#include <functional>
-#include <string>
 
 #include "server/request/request.h"
 
@@ -15,10 +13,10 @@ namespace edgewise::server {
 // Any thread.
 class LoneClient {
  public:
-  // A call of `peer` has come. True: for 5 ms at least all have come from there.
-  bool Observe(const std::string& peer, Time now) {
-    const size_t hash = std::hash<std::string>()(peer);
-    if (last_.exchange(hash, std::memory_order_relaxed) != hash) since_.store(now, std::memory_order_relaxed);
+  // A call has come on a connection, which its number tells from others. True: for 5 ms at least all have come there.
+  bool Observe(size_t connection, Time now) {
+    if (last_.exchange(connection, std::memory_order_relaxed) != connection)
+      since_.store(now, std::memory_order_relaxed);
     return now - since_.load(std::memory_order_relaxed) >= kAWhile;
   }
 

@@ -1,6 +1,8 @@
 #include "server/wire/service.h"
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "edgewise/v1/inference.pb.h"
@@ -49,8 +51,7 @@ class PredictReactor final : public UnaryReactor {
   void Serve() override {
     ParsedMessage<v1::PredictRequest> message;
     if (!Take(*message)) return;
-    const bool alone = !apart() && context_.lone_client.Observe(call_->peer(), context_.handler.now()) &&
-                       context_.handler.in_flight() == 0 && context_.awaited.of_requests() == 0;
+    const bool alone = !apart() && context_.IsAlone(std::hash<std::string>()(call_->peer()));
     Ticket ticket = {.deadline = deadline(),
                      .stopping = cancelled_.get_token(),
                      .principal = principal_,

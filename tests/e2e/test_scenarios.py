@@ -24,11 +24,11 @@ def calls(ends_and_codes, unsent=0):
 
 
 class ScenarioTest(unittest.TestCase):
-    def run_scenario(self, name, *flags, counted=True):
+    def run_scenario(self, name, *flags, counted=True, script=None):
         """{case: row} of a run; `counted`: each row says what became of the calls."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "rows")
-            done = subprocess.run([sys.executable, os.path.join(ROOT, "bench", f"{name}.py"), "--bin", BIN, "--json", path,
+            done = subprocess.run([sys.executable, os.path.join(ROOT, "bench", f"{script or name}.py"), "--bin", BIN, "--json", path,
                                    *flags], capture_output=True, text=True, timeout=240, check=False)
             self.assertEqual(done.returncode, 0, done.stderr)
             with open(path, encoding="utf-8") as file:
@@ -137,6 +137,26 @@ class ScenarioTest(unittest.TestCase):
             self.assertTrue(row["goals"]["resident_over_idle_mib"]["met"], row)
             if name.startswith("files"):
                 self.assertTrue(row["goals"]["clear_errors"]["met"], row)
+
+    def test_hostile_clients_of_http_leave_memory_and_others(self):
+        rows = self.run_scenario("hostile", "--seconds=1", "--only=http ", counted=False)
+        self.assertEqual(set(rows), {"beside a busy process", "http slow bodies", "http large bodies", "http half requests",
+                                     "http sockets", "http unread answers"})
+        for name, row in rows.items():
+            if name == "beside a busy process":
+                continue
+            self.assertTrue(row["figures"]["alive"], row)
+            self.assertEqual(row["figures"]["others_failed"], 0, row)
+            self.assertTrue(row["goals"]["resident_over_idle_mib"]["met"], row)
+            for recovers in ("recovery_s", "memory_free_s"):
+                self.assertIsNotNone(row["goals"][recovers]["found"], row)
+
+    def test_http_and_grpc_both_answer(self):
+        rows = self.run_scenario("http", "--seconds=0.1", counted=False, script="front")
+        self.assertEqual(set(rows), {"embeddings", "embeddings in base64", "chat", "chat whole"})
+        for row in rows.values():
+            self.assertGreater(row["figures"]["http_per_second"], 0)
+            self.assertGreater(row["goals"]["http_over_grpc"]["found"], 0)
 
     def test_generations_all_end(self):
         rows = self.run_scenario("generations", "--seconds=0.1", "--only=shakespeare")

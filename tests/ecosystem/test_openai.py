@@ -1,6 +1,7 @@
 """The package `openai`, as it comes from PyPI, against a server: the same answers as over gRPC, and errors as its own
 classes. Needs a Python with `openai`; the server's binaries are found as in tests/e2e."""
 
+import asyncio
 import json
 import os
 import sys
@@ -70,6 +71,19 @@ class LanguageTest(unittest.TestCase):
             model=CHAT_MODEL, messages=[MESSAGES[0], short.choices[0].message], max_tokens=1)
         self.assertEqual(again.choices[0].message.role, "assistant")
 
+    def test_many_chats_at_once_have_the_texts_that_each_has_alone(self):
+        def ask(seed: int) -> dict:
+            return {"model": CHAT_MODEL, "messages": MESSAGES, "max_tokens": 8, "seed": seed}
+
+        async def all_at_once() -> list:
+            async with openai.AsyncOpenAI(base_url=self.client.base_url, api_key="none", timeout=HANG) as client:
+                return await asyncio.gather(*(client.chat.completions.create(**ask(seed)) for seed in range(16)))
+
+        texts = [answer.choices[0].message.content for answer in asyncio.run(all_at_once())]
+        alone = [self.client.chat.completions.create(**ask(seed)).choices[0].message.content for seed in range(16)]
+        self.assertEqual(texts, alone)
+        self.assertGreater(len(set(texts)), 1)
+
     def test_budgets_come_in_extra_body_and_edges_in_the_answer(self):
         answer = self.client.chat.completions.create(
             model=CHAT_MODEL, messages=MESSAGES, max_tokens=4, extra_body={"edgewise": {"samples": 2, "seed": 3}})
@@ -128,6 +142,18 @@ class EmbeddingsTest(unittest.TestCase):
                     self.assertAlmostEqual(found, number, delta=1e-6 * max(1.0, abs(number)))
             self.assertEqual(len(client.embeddings.create(model=EMBEDDING_MODEL, input="hello", dimensions=4)
                                  .data[0].embedding), 4)
+
+    def test_edges_stay_within_the_budget_of_extra_body(self):
+        with Server(TESTDATA + "_sentence", "--http_listen=127.0.0.1:0") as server:
+            for budget in (120, 130, 160):
+                answer = client_of(server).embeddings.create(
+                    model=EMBEDDING_MODEL, input=["hello a b", "the cat sat on the mat"], extra_body={"edgewise": {
+                        "max_edges": budget, "samples": 4, "seed": 3,
+                        "override": {"kind": "ssa", "windows": 2, "sigma": [0.4]}}})
+                for embedding in answer.data:
+                    self.assertGreater(embedding.edgewise["edges"], 0)
+                    self.assertLessEqual(embedding.edgewise["edges"], budget)
+                    self.assertEqual(embedding.edgewise["budget"], budget)
 
 
 class LimitsTest(unittest.TestCase):

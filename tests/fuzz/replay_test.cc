@@ -74,7 +74,7 @@ INSTANTIATE_TEST_SUITE_P(Of, CorpusTest,
                                            Target{"hffile", FuzzHfFile}, Target{"http", FuzzHttp},
                                            Target{"ids", FuzzIds, 200}, Target{"chat", FuzzChat},
                                            Target{"image", FuzzImage}, Target{"request", FuzzRequest},
-                                           Target{"wire", FuzzWire}),
+                                           Target{"routes", FuzzRoutes, 300}, Target{"wire", FuzzWire}),
                          [](const auto& target) { return std::string(target.param.name); });
 
 }  // namespace

@@ -20,6 +20,8 @@ void FuzzHfText(const std::string& bytes);
 void FuzzHfFile(const std::string& bytes);
 // The first byte chooses a route's body, or the head of a request; the others are that.
 void FuzzHttp(const std::string& bytes);
+// "POST /path", a line end and the body of a request to a server of this process; else all that its client sends.
+void FuzzRoutes(const std::string& bytes);
 // Ids and types that the files of a Hugging Face folder name, then a text (Choices in ids.cc).
 void FuzzIds(const std::string& bytes);
 // A chat template; after each NUL follows a message, whose first byte chooses the role, or the template's arguments,

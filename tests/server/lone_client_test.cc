@@ -9,13 +9,13 @@ Time At(int ms) { return Time(std::chrono::milliseconds(ms)); }
 
 TEST(LoneClientTest, IsAloneWhenNobodyElseHasCalledForAWhile) {
   LoneClient client;
-  EXPECT_FALSE(client.Observe("ipv4:127.0.0.1:1", At(100)));
-  EXPECT_FALSE(client.Observe("ipv4:127.0.0.1:1", At(104)));
-  EXPECT_TRUE(client.Observe("ipv4:127.0.0.1:1", At(105)));
-  EXPECT_FALSE(client.Observe("ipv4:127.0.0.1:2", At(106))) << "another connection";
-  EXPECT_FALSE(client.Observe("ipv4:127.0.0.1:1", At(110)));
-  EXPECT_FALSE(client.Observe("ipv4:127.0.0.1:1", At(114)));
-  EXPECT_TRUE(client.Observe("ipv4:127.0.0.1:1", At(115)));
+  EXPECT_FALSE(client.Observe(1, At(100)));
+  EXPECT_FALSE(client.Observe(1, At(104)));
+  EXPECT_TRUE(client.Observe(1, At(105)));
+  EXPECT_FALSE(client.Observe(2, At(106))) << "another connection";
+  EXPECT_FALSE(client.Observe(1, At(110)));
+  EXPECT_FALSE(client.Observe(1, At(114)));
+  EXPECT_TRUE(client.Observe(1, At(115)));
 }
 
 }  // namespace
