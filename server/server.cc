@@ -38,6 +38,8 @@
 #include "server/models/repository.h"
 #include "server/observe/log.h"
 #include "server/observe/metrics.h"
+#include "server/oip/routes.h"
+#include "server/oip/service.h"
 #include "server/schedule/engine.h"
 #include "server/schedule/queue.h"
 #include "server/wire/call_thread.h"
@@ -49,8 +51,8 @@ namespace edgewise::server {
 namespace {
 
 constexpr uint32_t kOtherFiles = 32;
-// The names under which grpc.health.v1 knows the server as a whole: none, and that of its service.
-constexpr const char* kWholeServer[] = {"", "edgewise.v1.InferenceService"};
+// The names under which grpc.health.v1 knows the server as a whole: none, and those of its services.
+constexpr const char* kWholeServer[] = {"", "edgewise.v1.InferenceService", "inference.GRPCInferenceService"};
 constexpr auto kPoll = std::chrono::milliseconds(5);
 constexpr auto kStopWork = std::chrono::seconds(5);      // the layer that runs, at most
 constexpr auto kFlushAnswers = std::chrono::seconds(2);  // longer than a busy machine takes
@@ -134,7 +136,8 @@ struct Server::Parts {
                    {options.limits.max_cache_bytes, options.max_generations, options.limits.max_samples},
                    Seconds(options.warm_up)),
         handler(options, memory, repository, queue),
-        service(rpcs) {}
+        service(rpcs),
+        open_inference(rpcs, [this] { return is_ready(); }) {}
 
   const ServerOptions options;
   MemoryLedger memory;
@@ -151,6 +154,7 @@ struct Server::Parts {
   CallParts calls{options, handler, repository, metrics, memory, awaited, largest_message, *gate, lone_client};
   RpcContext rpcs{calls};
   InferenceServiceImpl service;
+  OpenInferenceService open_inference;
   HealthService health{rpcs};
   ReflectionService reflection{rpcs};
   std::unique_ptr<Listener> listener;
@@ -234,6 +238,7 @@ struct Server::Parts {
     AddTeiRoutes(http_routes, calls);
     AddCohereRoutes(http_routes, calls);
     AddNativeRoutes(http_routes, calls);
+    AddOpenInferenceRoutes(http_routes, calls);
     AddOpenApiRoute(http_routes);
     metrics.ExpectHttp("_other");
     for (const Route& route : http_routes.all()) metrics.ExpectHttp(route.path);
@@ -248,7 +253,7 @@ struct Server::Parts {
                          : ready     ? "ready"
                          : any       ? "model missing"
                                      : "no model";
-    absl::StrAppend(json, "{\"status\":\"", status, "\",\"models\":[");
+    absl::StrAppend(json, "{\"ready\":", is_ready() ? "true" : "false", ",\"status\":\"", status, "\",\"models\":[");
     const char* comma = "";
     for (const ModelStatus& model : repository.List()) {
       absl::StrAppend(json, comma, "{\"name\":", JsonString(model.name), ",\"version\":", model.version,
@@ -256,8 +261,10 @@ struct Server::Parts {
       comma = ",";
     }
     absl::StrAppend(json, "]}\n");
-    return ready && !device_lost && !leaving;
+    return is_ready();
   }
+
+  bool is_ready() const { return ready && !device_lost && !leaving; }
 };
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
@@ -300,14 +307,15 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   Configure(parts->memory.limit(), builder);
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials->grpc);
-  std::vector<const RawService*> services = {&parts->service, &parts->health};
+  std::vector<const RawService*> services = {&parts->service, &parts->open_inference, &parts->health};
   builder.RegisterService(&parts->service);
+  builder.RegisterService(&parts->open_inference);
   builder.RegisterService(&parts->health);
   if (options.reflection) {
     services.push_back(&parts->reflection);
     builder.RegisterService(&parts->reflection);
   }
-  parts->call_threads = std::make_unique<CallThreads>(builder, *parts->gate);
+  parts->call_threads = std::make_unique<CallThreads>(builder, *parts->gate, WhyNotServed);
   parts->grpc = builder.BuildAndStart();
   if (!parts->grpc) return absl::InternalError("gRPC does not start");
   for (const char* all : kWholeServer) parts->health.Set(all, false);

@@ -26,7 +26,7 @@ ORDER = {
     "model": ["model/chat", "model/image", "model/config", "model/tokenizers", "model/input", "model/kinds",
               "model/checkpoint", "model/checkpoint/hugging_face", "model", "model/forward", "model/load"],
     "server": ["server/base", "server/image", "server/request", "server/observe", "server/models", "server/validate",
-               "server/schedule", "server/handler", "server/guard", "server/wire", "server/http", "server"],
+               "server/schedule", "server/handler", "server/guard", "server/wire", "server/http", "server/oip", "server"],
 }
 # The only room that looks into every device.
 DEVICES = "kernels/devices"

@@ -39,11 +39,11 @@ bool TakesGzip(const http::fields& fields) {
   return false;
 }
 
-// "application/json", whatever its parameters are.
-bool IsJson(std::string_view type) {
+// Whether a Content-Type is this one, whatever its parameters are.
+bool IsType(std::string_view type, const char* expected) {
   type = type.substr(0, type.find(';'));
   while (!type.empty() && (type.back() == ' ' || type.back() == '\t')) type.remove_suffix(1);
-  return beast::iequals({type.data(), type.size()}, "application/json");
+  return beast::iequals({type.data(), type.size()}, expected);
 }
 
 bool IsRequestId(std::string_view id) {
@@ -80,6 +80,7 @@ HttpRefusal Connection::ReadFields() {
   const std::string_view target = View(fields.target());
   request.path = target.substr(0, target.find('?'));
   request.takes_gzip = TakesGzip(fields);
+  request.json_length = View(fields["Inference-Header-Content-Length"]);
   if (request.path.empty() || request.path[0] != '/') {
     return {400, absl::InvalidArgumentError("the target does not begin with /")};
   }
@@ -127,7 +128,8 @@ HttpRefusal Connection::CheckBrowser() {
   }
   if (!IsSameOrigin(value, host)) {
     fields_.insert(fields_.end(), {{"Access-Control-Allow-Origin", std::string(value)},
-                                   {"Access-Control-Expose-Headers", "Retry-After, X-Edgewise, X-Request-Id"},
+                                   {"Access-Control-Expose-Headers",
+                                    "Retry-After, X-Edgewise, X-Request-Id, Inference-Header-Content-Length"},
                                    {"Vary", "Origin"}});
   }
   const bool preflight = fields.method() == http::verb::options && fields.count("Access-Control-Request-Method") > 0;
@@ -166,9 +168,11 @@ HttpRefusal Connection::CheckBody() {
   if (parser_->is_done()) return {};
   if (!post || host_.parts == nullptr) return {413, absl::InvalidArgumentError("no body is taken here")};
   const std::string_view type = View(parser_->get()[http::field::content_type]);
-  if (!IsJson(type)) {
-    return {415, FieldError("Content-Type",
-                            absl::StrCat("is ", Quoted(std::string(type)), "; the body must be application/json"))};
+  const bool binary = exchange.route->binary && (type.empty() || IsType(type, "application/octet-stream"));
+  if (!binary && !IsType(type, "application/json")) {
+    return {415, FieldError("Content-Type", absl::StrCat("is ", Quoted(std::string(type)), "; the body must be ",
+                                                         exchange.route->binary ? "application/octet-stream or " : "",
+                                                         "application/json"))};
   }
   const uint64_t limit = host_.parts->message_limit();
   if (const auto length = parser_->content_length(); length && *length > limit) {

@@ -16,6 +16,7 @@ struct HttpRequest {
   std::vector<std::string> arguments;  // the segments that the route's path leaves open, decoded
   std::string id;                      // X-Request-Id; empty: none
   bool takes_gzip = false;
+  std::string json_length;  // Inference-Header-Content-Length; empty: none
   std::string body;
 };
 

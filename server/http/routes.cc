@@ -1,5 +1,6 @@
 #include "server/http/routes.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -58,7 +59,11 @@ Routes::Match Routes::Find(const std::string& method, const std::string& path) c
     absl::StrAppend(&match.allow, match.allow.empty() ? "" : ", ",
                     std::string_view(route.method) == "GET" ? "GET, HEAD" : route.method);
   }
-  if (match.allow.empty()) {
+  const auto refused = std::find_if(refusals_.begin(), refusals_.end(),
+                                    [&](const auto& refusal) { return absl::StartsWith(path, refusal.first); });
+  if (match.allow.empty() && refused != refusals_.end()) {
+    match.refusal = {400, absl::UnimplementedError(refused->second)};
+  } else if (match.allow.empty()) {
     const auto hint = hints_.find(path);
     match.refusal = {
         404, absl::UnimplementedError(absl::StrCat("there is no ", Quoted(path), hint == hints_.end() ? "" : "; ",

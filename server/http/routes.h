@@ -16,13 +16,15 @@
 
 namespace edgewise::server {
 
-// A route takes GET (and HEAD) without a body, or POST with one of JSON.
+// A route takes GET (and HEAD) without a body, or POST with one of JSON. (A page in a browser can post a body without
+// that type unasked, but never without its Origin.)
 struct Route {
   const char* method;           // "GET" or "POST"
   const char* path;             // "{}" stands for one segment: "/v1/models/{}"; also its name in metrics and logs
   ErrorBody error;              // of its API
   bool open = false;            // no token is needed
   bool apart = false;           // it takes long: on a thread for such
+  bool binary = false;          // a body may be bytes, too: application/octet-stream, or without a type
   std::optional<Rpc> rpc = {};  // kPredict or kGenerate: a body that is not read is counted as one of these
   // For the OpenAPI document (openapi.h): the message that a body of JSON becomes, and the shape of the answer. Null
   // and empty: any.
@@ -38,6 +40,9 @@ class Routes {
   void Add(Route route);
   // Errors of paths that no route has: those below `prefix` get the shape of that API. The longest prefix counts.
   void AddApi(std::string prefix, ErrorBody error) { apis_.emplace_back(std::move(prefix), error); }
+
+  // Paths below `prefix` that no route has are refused with 400 and this reason.
+  void AddRefusal(std::string prefix, std::string why) { refusals_.emplace_back(std::move(prefix), std::move(why)); }
 
   // More to say of a path that no route has.
   void AddHint(std::string path, std::string hint) { hints_[std::move(path)] = std::move(hint); }
@@ -56,6 +61,7 @@ class Routes {
  private:
   std::vector<Route> routes_;
   std::vector<std::pair<std::string, ErrorBody>> apis_;
+  std::vector<std::pair<std::string, std::string>> refusals_;
   std::map<std::string, std::string> hints_;
 };
 

@@ -40,7 +40,7 @@ inline constexpr std::array<absl::StatusCode, 10> kCodes = {
     absl::StatusCode::kUnimplemented};
 size_t CodeIndex(absl::StatusCode code);  // in kCodes
 
-inline constexpr size_t kRpcs = 5;  // enum Rpc
+inline constexpr size_t kRpcs = 7;  // enum Rpc
 
 struct MetricFamilies {
   explicit MetricFamilies(std::function<Time()> clock);

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "model/kinds/kind.h"
 #include "server/base/status_details.h"
 #include "server/observe/metric_families.h"
@@ -22,7 +25,11 @@ constexpr size_t kMostWithoutPage = 16;
 
 constexpr const char* kReasons[] = {"queue_full", "deadline", "cancelled", "draining",
                                     "invalid",    "budget",   "oom",       "not_ready"};
-constexpr const char* kMethods[kRpcs] = {"Predict", "PredictStream", "Generate", "ListModels", "GetModel"};
+// Methods of both services, in the order of Rpc.
+constexpr const char kOurs[] = "edgewise.v1.InferenceService", kOpen[] = "inference.GRPCInferenceService";
+constexpr std::pair<const char*, const char*> kMethods[kRpcs] = {
+    {kOurs, "Predict"},  {kOurs, "PredictStream"}, {kOurs, "Generate"}, {kOurs, "ListModels"},
+    {kOurs, "GetModel"}, {kOpen, "ModelInfer"},    {kOpen, "_other"}};
 
 constexpr const char* kDegradedBy[] = {"deadline", "load"};  // DegradedBy but the first
 
@@ -87,6 +94,10 @@ struct ModelMetrics::Series {
   prometheus::Gauge* capacity = nullptr;
   prometheus::Gauge* info = nullptr;    // while it is loaded
   prometheus::Gauge* memory = nullptr;  // from the first load on
+
+  // For ModelTotals, as request_duration is not apart by how a request ended.
+  std::atomic<uint64_t> succeeded = 0, failed = 0, last_ms = 0;
+  std::atomic<double> success_seconds = 0.0, fail_seconds = 0.0;
 };
 
 ModelMetrics::ModelMetrics(MetricFamilies& families, std::string model, std::string version)
@@ -166,6 +177,11 @@ void ModelMetrics::CountRequest(const MetricsEvent& event, Rpc rpc, const absl::
              : series_->requests)[code < series_->codes ? code : CodeIndex(absl::StatusCode::kInternal)]
       ->Increment();
   (generates ? series_->generation_duration : series_->request_duration)->Observe(seconds);
+  if (!generates) {
+    (status.ok() ? series_->succeeded : series_->failed).fetch_add(1);
+    (status.ok() ? series_->success_seconds : series_->fail_seconds).fetch_add(seconds);
+    if (status.ok()) series_->last_ms = static_cast<uint64_t>(absl::ToUnixMillis(absl::Now()));
+  }
   const std::optional<Rejection> reason = status.ok() ? std::nullopt : RejectionOf(status);
   if (reason) series_->rejections[static_cast<size_t>(*reason)]->Increment();
 }
@@ -335,6 +351,23 @@ void LoadedMetrics::CountInput(const MetricsEvent&, const InputRun& run, const I
   s.disagreement->Observe(Disagreement(result));
 }
 
+ModelTotals LoadedMetrics::Totals() const {
+  const absl::WriterMutexLock alone(&mutex_);
+  const ModelMetrics::Series& version = *version_->series_;
+  const Series& s = *series_;
+  const prometheus::ClientMetric::Histogram queue = s.queue->Collect().histogram;
+  ModelTotals totals{.success = {version.succeeded, version.success_seconds},
+                     .fail = {version.failed, version.fail_seconds},
+                     .queue = {queue.sample_count, queue.sample_sum},
+                     .inputs = static_cast<uint64_t>(s.items->Value()),
+                     .executions = static_cast<uint64_t>(s.executions->Value()),
+                     .last_ms = version.last_ms};
+  totals.input = {totals.queue.count, s.input_stage->Value()};
+  totals.forward = {totals.success.count, s.forward_stage->Value()};
+  totals.output = {totals.success.count, s.output_stage->Value()};
+  return totals;
+}
+
 void LoadedMetrics::CountGenerated(const Request& request) {
   const Outcome::Generated& generated = request.outcome.generated;
   series_->prompt_tokens->Increment(static_cast<double>(request.work.tokens));
@@ -367,7 +400,7 @@ Metrics::Metrics(std::function<Time()> clock) : families_(std::make_unique<Metri
   for (size_t method = 0; method < std::size(kMethods); ++method) {
     for (size_t code = 0; code < kCodes.size(); ++code) {
       families_->rpcs[method][code] = &families_->rpc_requests.Add(
-          {{"service", "edgewise.v1.InferenceService"}, {"method", kMethods[method]}, {"code", CodeName(code)}});
+          {{"service", kMethods[method].first}, {"method", kMethods[method].second}, {"code", CodeName(code)}});
     }
   }
 }

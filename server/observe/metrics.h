@@ -46,6 +46,18 @@ class MetricsEvent {
 
 class ModelMetrics;
 
+// Totals of a version since the server started, of requests that are no generations.
+struct ModelTotals {
+  struct Sum {
+    uint64_t count = 0;
+    double seconds = 0.0;
+  };
+  Sum success, fail;                  // whole requests
+  Sum queue, input, forward, output;  // parts of those that were valid
+  uint64_t inputs = 0, executions = 0;
+  uint64_t last_ms = 0;  // when the last request was answered, in milliseconds since 1970; 0: none was
+};
+
 // The series of one loaded version. Every load makes a new object; the numbers continue.
 class LoadedMetrics {
  public:
@@ -71,6 +83,8 @@ class LoadedMetrics {
   // A request that waited ends. `answered`: with OK, after `output_seconds` for the answer.
   void CountEnd(const MetricsEvent& event, const Request& request, bool answered, double output_seconds);
   void CountInput(const MetricsEvent& event, const InputRun& run, const InputResult& result);
+
+  ModelTotals Totals() const;
 
  private:
   struct Series;

@@ -39,7 +39,8 @@ struct LoadedModel;
 class ModelMetrics;
 struct Shadow;
 
-enum class Rpc { kPredict, kPredictStream, kGenerate, kListModels, kGetModel };
+// The last two: ModelInfer of the Open Inference Protocol, and its other methods.
+enum class Rpc { kPredict, kPredictStream, kGenerate, kListModels, kGetModel, kModelInfer, kOpenInference };
 enum class BudgetKind { kNone, kEdges, kDensity };
 
 // Requests of level 1 go first, then 2, then 3; 0 in a message means 2.

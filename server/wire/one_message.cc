@@ -59,7 +59,8 @@ bool OneMessageReactor::Take(google::protobuf::Message& message) {
 }
 
 void OneMessageReactor::Refuse(const absl::Status& status) {
-  if (rpc_ == Rpc::kPredict || rpc_ == Rpc::kGenerate) context_.handler.CountUnread(rpc_, status);
+  const bool infers = rpc_ == Rpc::kPredict || rpc_ == Rpc::kModelInfer;
+  if (infers || rpc_ == Rpc::kGenerate) context_.handler.CountUnread(infers ? Rpc::kPredict : rpc_, status);
   message_.Clear();
   message_memory_.Shrink(0);
   End(status);

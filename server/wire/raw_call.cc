@@ -21,8 +21,9 @@ constexpr uint32_t kCompressed = 0x80000000u | 0x40000000u;
 constexpr int kWaitingCalls = 64;
 class Unimplemented final : public RawReactor {
  public:
-  explicit Unimplemented(RawCall& call) : RawReactor(call) {
-    Finish({grpc::StatusCode::UNIMPLEMENTED, "the server has no such method"});
+  Unimplemented(RawCall& call, CallThreads::WhyNot why_not) : RawReactor(call) {
+    const std::string& method = static_cast<grpc::GenericServerContext*>(call_)->method();
+    Finish({grpc::StatusCode::UNIMPLEMENTED, why_not ? why_not(method) : "the server has no such method"});
   }
 
  private:
@@ -106,11 +107,11 @@ void RawCall::Complete() {
   delete this;
 }
 
-CallThreads::CallThreads(grpc::ServerBuilder& builder, const Gate& gate) : gate_(gate) {
+CallThreads::CallThreads(grpc::ServerBuilder& builder, const Gate& gate, WhyNot why_not) : gate_(gate) {
   unimplemented_.request = [this](RawCall& call) {
     others_.RequestCall(&call.context_, &call.stream_, &call.queue_, &call.queue_, &call.begun_);
   };
-  unimplemented_.make = [](RawCall& call) { return new Unimplemented(call); };
+  unimplemented_.make = [why_not](RawCall& call) { return new Unimplemented(call, why_not); };
   builder.RegisterAsyncGenericService(&others_);
   for (int thread = 0; thread < CallThreadCount(); ++thread) queues_.push_back(builder.AddCompletionQueue());
 }

@@ -125,8 +125,10 @@ class RawCall {
 // The threads that poll gRPC and run the callbacks of reactors, each with a queue and its calls.
 class CallThreads {
  public:
+  // Why a method is not served: never empty.
+  using WhyNot = std::string (*)(const std::string& method);
   // As many as the cores need: one for four, up to four. `gate` counts the calls that begin; it must outlive this.
-  CallThreads(grpc::ServerBuilder& builder, const Gate& gate);
+  CallThreads(grpc::ServerBuilder& builder, const Gate& gate, WhyNot why_not = nullptr);
   ~CallThreads() { Stop(); }
   CallThreads(const CallThreads&) = delete;
   CallThreads& operator=(const CallThreads&) = delete;

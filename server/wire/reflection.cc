@@ -23,7 +23,8 @@ using grpc::reflection::v1::ServerReflectionResponse;
 
 constexpr size_t kMostBytes = 4096;  // of a request: a name
 constexpr const char* kServices[] = {"edgewise.v1.InferenceService", "grpc.health.v1.Health",
-                                     "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"};
+                                     "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection",
+                                     "inference.GRPCInferenceService"};
 
 void SetError(grpc::StatusCode code, const std::string& message, ServerReflectionResponse& response) {
   response.mutable_error_response()->set_error_code(code);

@@ -8,40 +8,12 @@
 #include "edgewise/v1/inference.pb.h"
 #include "server/handler/respond.h"
 #include "server/wire/generate_stream.h"
-#include "server/wire/grpc_status.h"
 #include "server/wire/message.h"
-#include "server/wire/one_message.h"
 #include "server/wire/stream.h"
+#include "server/wire/unary.h"
 
 namespace edgewise::server {
 namespace {
-
-// A call with one answer.
-class UnaryReactor : public OneMessageReactor {
- public:
-  using OneMessageReactor::OneMessageReactor;
-
- protected:
-  // Sends the answer; its memory is held until it is sent.
-  void Answer(const google::protobuf::Message& message) {
-    answer_ = Serialize(message);
-    const absl::Status status = memory_.Resize(answer_.Length());
-    if (!status.ok()) return End(status);
-    context_.metrics.CountRpc(rpc_, absl::StatusCode::kOk);
-    if (context_.handler.draining()) return StartWrite(&answer_);
-    StartWriteAndFinish(&answer_, grpc::Status::OK);
-  }
-  void OnWriteDone(bool) override { context_.Finish(*this, *call_, absl::OkStatus()); }
-
-  void End(const absl::Status& status) override {
-    memory_.Shrink(0);
-    context_.metrics.CountRpc(rpc_, status.code());
-    Finish(ToGrpc(status));
-  }
-
- private:
-  grpc::ByteBuffer answer_;
-};
 
 class PredictReactor final : public UnaryReactor {
  public:
@@ -51,7 +23,6 @@ class PredictReactor final : public UnaryReactor {
   void Serve() override {
     ParsedMessage<v1::PredictRequest> message;
     if (!Take(*message)) return;
-    const bool alone = !apart() && context_.IsAlone(std::hash<std::string>()(call_->peer()));
     Ticket ticket = {.deadline = deadline(),
                      .stopping = cancelled_.get_token(),
                      .principal = principal_,
@@ -59,7 +30,7 @@ class PredictReactor final : public UnaryReactor {
                      .response = response_.get(),
                      .memory = &memory_,
                      .apart = apart(),
-                     .alone = alone,
+                     .alone = alone(),
                      .arrival = arrival()};
     context_.handler.Start(*message, std::move(ticket));  // the answer may come before the return
   }
@@ -119,12 +90,6 @@ class GetModelReactor final : public UnaryReactor {
     Answer(response);
   }
 };
-
-template <typename Reactor>
-RawReactor* Started(Reactor* reactor) {
-  reactor->Start();
-  return reactor;
-}
 
 }  // namespace
 

@@ -16,12 +16,10 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-constexpr uint64_t kRequestBytes = 256;  // the largest request of the service
-constexpr uint64_t kPartBytes = 192;     // its largest message in another, and its place in a list
+constexpr uint64_t kPartBytes = 256;  // the largest message of the services, and its place in a list
 // An arena keeps the arrays that a list outgrows, and a list grows to twice its size.
 constexpr uint64_t kGrowth = 4;
-constexpr uint64_t kVarintBytes = 4;  // of an element: the service has no list of varints of 64 bits
-constexpr int kMaxDepth = 100;        // of groups, as in Protobuf
+constexpr int kMaxDepth = 100;  // of groups, as in Protobuf
 
 class Walk {
  public:
@@ -46,6 +44,13 @@ class Walk {
     return WireFormatLite::WireTypeForFieldType(static_cast<WireFormatLite::FieldType>(field.type()));
   }
 
+  // An element of a list of varints, once parsed. Null `field`: one that is not known, which counts as a part.
+  static uint64_t VarintBytes(const FieldDescriptor* field) {
+    const bool wide = field && (field->cpp_type() == FieldDescriptor::CPPTYPE_INT64 ||
+                                field->cpp_type() == FieldDescriptor::CPPTYPE_UINT64);
+    return wide ? 8 : 4;
+  }
+
   static bool Fits(const FieldDescriptor& field, WireFormatLite::WireType wire) {
     return wire == ElementWire(field) || (wire == WireFormatLite::WIRETYPE_LENGTH_DELIMITED && field.is_packable());
   }
@@ -60,7 +65,7 @@ class Walk {
     switch (wire) {
       case WireFormatLite::WIRETYPE_VARINT: {
         uint64_t value;
-        CountNumbers(kVarintBytes);
+        CountNumbers(VarintBytes(field));
         return input_.ReadVarint64(&value) ? absl::OkStatus() : Broken("has a broken number");
       }
       case WireFormatLite::WIRETYPE_FIXED64:
@@ -107,7 +112,7 @@ class Walk {
       size = std::min(size, length);
       const auto* begin = static_cast<const uint8_t*>(data);
       const auto last_bytes = std::count_if(begin, begin + size, [](uint8_t byte) { return byte < 0x80; });
-      CountNumbers(kVarintBytes * static_cast<uint64_t>(last_bytes));
+      CountNumbers(VarintBytes(&field) * static_cast<uint64_t>(last_bytes));
       RETURN_IF_ERROR(Skip(size));
       length -= size;
     }
@@ -141,7 +146,7 @@ class Walk {
 
 absl::Status CheckWire(google::protobuf::io::ZeroCopyInputStream& bytes, const Descriptor& type, WireCounts& counts) {
   CodedInputStream input(&bytes);
-  counts = {.parts = 0, .parsed_bytes = kRequestBytes};
+  counts = {.parts = 0, .parsed_bytes = kPartBytes};
   return Walk(input, counts).Fields(&type, 0);
 }
 

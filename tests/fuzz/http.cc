@@ -10,6 +10,7 @@
 #include "server/http/head.h"
 #include "server/http/json_in.h"
 #include "server/http/openai.h"
+#include "server/oip/json.h"
 #include "tests/fuzz/targets.h"
 
 namespace edgewise::fuzz {
@@ -66,13 +67,37 @@ void ReadGeneration(const std::string& text, bool chat) {
   }
 }
 
+// A body of infer: JSON, and behind a NUL the bytes of its tensors.
+void ReadInfer(const std::string& text) {
+  const size_t end = text.find('\0');
+  const std::string head = text.substr(0, end), tail = end == std::string::npos ? "" : text.substr(end + 1);
+  const std::string bytes = head + tail;
+  server::MemoryLedger ledger(uint64_t{64} << 20);
+  server::MemoryHold memory(ledger);
+  server::InferBody body;
+  const absl::Status status = server::ReadInferBody(bytes, std::to_string(head.size()), memory, body);
+  Require(body.message.SpaceUsedLong() <= memory.bytes() + kObjectBytes, "a body takes no more than was counted");
+  if (!status.ok()) return RequireError(status);
+  Require(nlohmann::json::accept(head), "what is taken is JSON");
+  size_t raw = 0;
+  for (const server::InputTensor& tensor : body.tensors) raw += tensor.raw ? tensor.raw->size() : 0;
+  Require(raw == tail.size(), "every byte behind the JSON is of a tensor");
+  server::JsonOut json;
+  server::WriteMessage(body.message, json);
+  Require(nlohmann::json::accept(json.text()), "a message is written as JSON");
+  inference::ModelInferResponse answer;
+  Require(nlohmann::json::accept(server::WriteInferAnswer(body, answer).body), "an answer is JSON");
+}
+
 }  // namespace
 
 void FuzzHttp(const std::string& bytes) {
   static google::protobuf::LogSilencer silence;
   if (bytes.empty()) return;
   const std::string rest = bytes.substr(1);
-  switch (static_cast<uint8_t>(bytes[0]) % 6) {
+  const auto choice = static_cast<uint8_t>(bytes[0]);
+  if (choice >= 128) return ReadInfer(rest);
+  switch (choice % 6) {
     case 0: {
       const server::HttpRefusal refusal = server::CheckHead(rest);
       Require((refusal.code == 0) == refusal.status.ok(), "a refusal has a reason");

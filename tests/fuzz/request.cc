@@ -6,6 +6,7 @@
 
 #include "edgewise/v1/inference.pb.h"
 #include "model/forward/generation.h"
+#include "server/oip/infer.h"
 #include "server/request/cost_model.h"
 #include "server/validate/validate.h"
 #include "tests/fuzz/targets.h"
@@ -98,6 +99,30 @@ absl::Status Check(const std::string& bytes, const Model& model, server::Request
   return work.status();
 }
 
+constexpr uint64_t kObjectBytes = 1024;  // the request itself
+
+// A call of the Open Inference Protocol, which becomes a PredictRequest.
+absl::Status CheckInfer(const std::string& bytes, const Model& model, server::Request& request) {
+  inference::ModelInferRequest message;
+  if (!message.ParseFromString(bytes)) return absl::DataLossError("no message");
+  const auto tensors = server::TensorsOf(message);
+  if (!tensors.ok()) return tensors.status();
+  server::MemoryLedger ledger(uint64_t{64} << 20);
+  server::MemoryHold memory(ledger);
+  server::InferCall call;
+  absl::Status status = server::ReadInfer(model, Limits(), message, *tensors, memory, call);
+  Require(call.request.SpaceUsedLong() <= memory.bytes() + kObjectBytes, "a call takes no more than was counted");
+  if (status.ok()) {
+    absl::StatusOr<server::Work> work =
+        server::Validate(call.request, model, model.config().profiles, Limits(), {.deadline = server::Time()});
+    if (work.ok()) request.work = *std::move(work);
+    status = work.status();
+  }
+  const absl::Status named = call.Named(status);
+  Require(named.code() == status.code(), "an error keeps its code");
+  return named;
+}
+
 // The model and what the checks say.
 absl::Status Check(const std::string& bytes, const Model*& model, server::Request& request) {
   static google::protobuf::LogSilencer silence;  // of what it says of every text that is not UTF-8
@@ -105,8 +130,9 @@ absl::Status Check(const std::string& bytes, const Model*& model, server::Reques
   const auto choice = static_cast<uint8_t>(bytes[0]);
   model = Models()[choice % 16 % Models().size()].model.get();
   const std::string message = bytes.substr(1);
-  return choice >= 128 ? Check<v1::GenerateRequest>(message, *model, request)
-                       : Check<v1::PredictRequest>(message, *model, request);
+  return choice >= 128  ? Check<v1::GenerateRequest>(message, *model, request)
+         : choice >= 64 ? CheckInfer(message, *model, request)
+                        : Check<v1::PredictRequest>(message, *model, request);
 }
 
 }  // namespace

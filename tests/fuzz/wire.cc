@@ -4,6 +4,7 @@
 #include <google/protobuf/stubs/logging.h>
 
 #include "edgewise/v1/inference.pb.h"
+#include "oip/v2/open_inference.pb.h"
 #include "server/wire/wire_check.h"
 #include "tests/fuzz/targets.h"
 
@@ -47,7 +48,9 @@ void FuzzWire(const std::string& bytes) {
   const auto choice = static_cast<uint8_t>(bytes[0]);
   const int piece = 1 + choice % 128;
   const std::string message = bytes.substr(1);
-  choice >= 128 ? Check<v1::GenerateRequest>(message, piece) : Check<v1::PredictRequest>(message, piece);
+  choice >= 128  ? Check<v1::GenerateRequest>(message, piece)
+  : choice >= 64 ? Check<inference::ModelInferRequest>(message, piece)
+                 : Check<v1::PredictRequest>(message, piece);
 }
 
 }  // namespace edgewise::fuzz

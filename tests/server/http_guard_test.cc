@@ -37,14 +37,14 @@ TEST(HttpGuardTest, EveryRouteButHealthNeedsTheTokenWhenThereIsOne) {
     EXPECT_EQ(http.Get(path).code, 200) << path;
   }
   const std::string bearer = "Authorization: Bearer ";
-  for (const char* path : {"/metrics", "/v1/models", "/v1/models/sbm"}) {
+  for (const char* path : {"/metrics", "/v1/models", "/v1/models/sbm", "/v2", "/v2/models/sbm", "/v2/models/stats"}) {
     EXPECT_EQ(http.Get(path).code, 401) << path;
     EXPECT_EQ(http.Get(path, bearer + "0123456789abcdeX\r\n").code, 401) << path;
     EXPECT_EQ(http.Get(path, bearer + "0123456789abcdef\r\n" + bearer + "0123456789abcdef\r\n").code, 401) << path;
     EXPECT_EQ(http.Get(path, bearer + "0123456789abcdef\r\n").code, 200) << path;
   }
-  for (const char* path :
-       {"/v1/completions", "/v1/chat/completions", "/v1/embeddings", kPredict, "/edgewise/v1/generate"}) {
+  for (const char* path : {"/v1/completions", "/v1/chat/completions", "/v1/embeddings", kPredict,
+                           "/edgewise/v1/generate", "/v2/models/sbm/infer", "/v2/repository/index"}) {
     const HttpReply reply = http.Post(path, kSmall);
     EXPECT_EQ(reply.code, 401) << path;
     EXPECT_EQ(reply.field("WWW-Authenticate"), "Bearer");

@@ -303,11 +303,13 @@ TEST_F(MetricValuesTest, EveryCodeAndMethodCountsUnderItsOwnLabel) {
   const std::unique_ptr<Model> language_model = LoadTestModel("lm-dense");
   const std::shared_ptr<ModelMetrics> generates = metrics_.ForModel("lm", 1);
   const std::unique_ptr<LoadedMetrics> loaded = generates->Loaded(generates->Event(), *language_model);
-  const std::pair<Rpc, const char*> methods[] = {{Rpc::kPredict, "Predict"},
-                                                 {Rpc::kPredictStream, "PredictStream"},
-                                                 {Rpc::kGenerate, "Generate"},
-                                                 {Rpc::kListModels, "ListModels"},
-                                                 {Rpc::kGetModel, "GetModel"}};
+  const std::string ours = R"(",service="edgewise.v1.InferenceService"})";
+  const std::string open = R"(",service="inference.GRPCInferenceService"})";
+  const std::pair<Rpc, std::string> methods[] = {
+      {Rpc::kPredict, "Predict" + ours},     {Rpc::kPredictStream, "PredictStream" + ours},
+      {Rpc::kGenerate, "Generate" + ours},   {Rpc::kListModels, "ListModels" + ours},
+      {Rpc::kGetModel, "GetModel" + ours},   {Rpc::kModelInfer, "ModelInfer" + open},
+      {Rpc::kOpenInference, "_other" + open}};
   // The one of number i comes i + 1 times.
   int times = 0;
   for (const auto& [code, name] : codes) {
@@ -333,10 +335,7 @@ TEST_F(MetricValuesTest, EveryCodeAndMethodCountsUnderItsOwnLabel) {
   }
   times = 0;
   for (const auto& [method, name] : methods) {
-    EXPECT_EQ(Value(R"(edgewise_rpc_requests_total{code="OK",method=")" + std::string(name) +
-                    R"(",service="edgewise.v1.InferenceService"})"),
-              ++times)
-        << name;
+    EXPECT_EQ(Value(R"(edgewise_rpc_requests_total{code="OK",method=")" + name), ++times) << name;
   }
 }
 

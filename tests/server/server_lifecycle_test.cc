@@ -5,6 +5,7 @@
 #include <fstream>
 #include <thread>
 
+#include "oip/v2/open_inference.pb.h"
 #include "tests/server/generate_calls.h"
 #include "tests/server/watcher.h"
 
@@ -180,12 +181,14 @@ TEST(LifecycleTest, EveryMethodNeedsTheTokenWhenThereIsOne) {
                                     "/no.such.Service/Method",
                                     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
                                     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"};
-  const google::protobuf::ServiceDescriptor* service =
-      v1::PredictRequest::descriptor()->file()->FindServiceByName("InferenceService");
-  for (int i = 0; i < service->method_count(); ++i) {
-    paths.push_back("/" + service->full_name() + "/" + service->method(i)->name());
+  for (const google::protobuf::FileDescriptor* file :
+       {v1::PredictRequest::descriptor()->file(), inference::ModelInferRequest::descriptor()->file()}) {
+    const google::protobuf::ServiceDescriptor* service = file->service(0);
+    for (int i = 0; i < service->method_count(); ++i) {
+      paths.push_back("/" + service->full_name() + "/" + service->method(i)->name());
+    }
   }
-  EXPECT_EQ(paths.size(), 10u);
+  EXPECT_EQ(paths.size(), 19u);
   for (const std::string& path : paths) {
     EXPECT_EQ(server.Call(path, "").error_code(), grpc::UNAUTHENTICATED) << path;
     EXPECT_EQ(server.Call(path, "", nullptr, "a-token-of-the-tesT").error_code(), grpc::UNAUTHENTICATED) << path;

@@ -279,8 +279,9 @@ TEST(ServerTest, ReflectionDescribesEveryServiceThatItLists) {
     google::protobuf::DescriptorPool pool(&files);
     EXPECT_NE(pool.FindServiceByName(service.name()), nullptr) << service.name();
   }
-  EXPECT_THAT(names, ElementsAre("edgewise.v1.InferenceService", "grpc.health.v1.Health",
-                                 "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"));
+  EXPECT_THAT(
+      names, ElementsAre("edgewise.v1.InferenceService", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection",
+                         "grpc.reflection.v1alpha.ServerReflection", "inference.GRPCInferenceService"));
   request.set_file_by_filename("edgewise/v1/inference.proto");
   EXPECT_GE(Reflect(server, request).file_descriptor_response().file_descriptor_proto_size(), 1);
 }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "edgewise/v1/inference.pb.h"
+#include "oip/v2/open_inference.pb.h"
 
 namespace edgewise::server {
 namespace {
@@ -73,6 +74,39 @@ TEST(WireCheckTest, NoMessageTakesMoreOnAnArenaThanWasCounted) {
     auto* message = google::protobuf::Arena::CreateMessage<v1::PredictRequest>(&arena);
     ASSERT_TRUE(message->ParseFromString(bytes));
     EXPECT_LE(message->SpaceUsedLong(), counts.parsed_bytes) << bytes.size();
+    EXPECT_LE(arena.SpaceUsed(), counts.parsed_bytes + 512) << bytes.size();
+  }
+}
+
+TEST(WireCheckTest, NoTensorTakesMoreOnAnArenaThanWasCounted) {
+  inference::ModelInferRequest empty, full, parameters, numbers, booleans;
+  for (int i = 0; i < 10000; ++i) empty.add_inputs();
+  for (int i = 0; i < 1000; ++i) {
+    auto& tensor = *full.add_inputs();
+    tensor.set_name("input_ids");
+    tensor.add_shape(i);
+    tensor.mutable_contents()->add_int64_contents(-1);
+    tensor.mutable_contents()->add_bytes_contents("x");
+    (*tensor.mutable_parameters())["a"];
+    (*full.add_outputs()->mutable_parameters())["b"].set_string_param("value");
+    full.add_raw_input_contents("bytes");
+  }
+  for (int i = 0; i < 10000; ++i) (*parameters.mutable_parameters())[std::to_string(i)].set_int64_param(i);
+  numbers.add_inputs();
+  booleans.add_inputs();
+  for (int i = 0; i < 70000; ++i) numbers.mutable_inputs(0)->add_shape(1);
+  for (int i = 0; i < 70000; ++i) numbers.mutable_inputs(0)->mutable_contents()->add_uint64_contents(1);
+  for (int i = 0; i < 70000; ++i) numbers.mutable_inputs(0)->mutable_contents()->add_fp64_contents(1.0);
+  for (int i = 0; i < 70000; ++i) booleans.mutable_inputs(0)->mutable_contents()->add_bool_contents(true);
+  for (const auto* message : {&empty, &full, &parameters, &numbers, &booleans}) {
+    const std::string bytes = message->SerializeAsString();
+    google::protobuf::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()));
+    WireCounts counts;
+    ASSERT_TRUE(CheckWire(stream, *inference::ModelInferRequest::descriptor(), counts).ok());
+    google::protobuf::Arena arena;
+    auto* parsed = google::protobuf::Arena::CreateMessage<inference::ModelInferRequest>(&arena);
+    ASSERT_TRUE(parsed->ParseFromString(bytes));
+    EXPECT_LE(parsed->SpaceUsedLong(), counts.parsed_bytes) << bytes.size();
     EXPECT_LE(arena.SpaceUsed(), counts.parsed_bytes + 512) << bytes.size();
   }
 }

@@ -1,0 +1,29 @@
+#include "server/oip/admit.h"
+
+#include "absl/strings/numbers.h"
+#include "base/field_error.h"
+#include "base/status_macros.h"
+
+namespace edgewise::server {
+
+absl::Status AdmitInfer(CallParts& parts, const inference::ModelInferRequest& message,
+                        const absl::StatusOr<std::vector<InputTensor>>& tensors, MemoryHold& memory, InferCall& call) {
+  call.request.set_model(message.model_name());
+  const auto read = [&]() -> absl::Status {
+    int64_t version = 0;
+    const std::string& text = message.model_version();
+    REFUSE_IF(!text.empty() && (!absl::SimpleAtoi(text, &version) || version < 1), "model_version", "is ", Quoted(text),
+              "; it is a number from 1, or empty for the latest");
+    call.request.set_version(version);
+    const Resolved resolved = parts.repository.Resolve(message.model_name(), version);
+    RETURN_IF_ERROR(resolved.status);
+    RETURN_IF_ERROR(tensors.status());
+    call.request.set_version(resolved.loaded->version);
+    return ReadInfer(*resolved.loaded->model, parts.options.limits, message, *tensors, memory, call);
+  };
+  const absl::Status status = read();
+  if (!status.ok()) parts.handler.CountUnadmitted(call.request, status);
+  return call.Named(status);
+}
+
+}  // namespace edgewise::server

@@ -1,0 +1,22 @@
+// The beginning of an infer call, of both fronts.
+#ifndef EDGEWISE_SERVER_OIP_ADMIT_H_
+#define EDGEWISE_SERVER_OIP_ADMIT_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/oip/infer.h"
+#include "server/wire/call_parts.h"
+
+namespace edgewise::server {
+
+// ReadInfer for the version that `message` names, which `call.request` then has; with an empty one the latest. Errors:
+// those of `tensors`, Repository::Resolve and ReadInfer, with this protocol's names. A refused call is counted. Any
+// thread.
+absl::Status AdmitInfer(CallParts& parts, const inference::ModelInferRequest& message,
+                        const absl::StatusOr<std::vector<InputTensor>>& tensors, MemoryHold& memory, InferCall& call);
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_OIP_ADMIT_H_

@@ -1,0 +1,59 @@
+// One infer call of the Open Inference Protocol: its message becomes a request of ours, and the answer to that one the
+// answer to the call. gRPC (service.h) and HTTP (routes.h) are both this. Any thread.
+#ifndef EDGEWISE_SERVER_OIP_INFER_H_
+#define EDGEWISE_SERVER_OIP_INFER_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "edgewise/v1/inference.pb.h"
+#include "oip/v2/open_inference.pb.h"
+#include "server/base/memory.h"
+#include "server/base/options.h"
+#include "server/oip/model_tensors.h"
+#include "server/oip/tensors.h"
+#include "server/request/request.h"
+
+namespace edgewise::server {
+
+struct InferCall {
+  v1::PredictRequest request;
+  Clock::duration timeout = Clock::duration::max();  // from its arrival on
+  std::vector<OutputTensorInfo> outputs;             // in the order of the answer
+  std::string id;                                    // as the message says
+  // Of each input: masked positions before its tokens. Empty: there are none.
+  std::vector<uint64_t> begins, pair_begins;
+
+  // `status`, with the names that this protocol has for our fields.
+  absl::Status Named(const absl::Status& status) const;
+  Time DeadlineOf(Time arrival, Time deadline) const {
+    return timeout < deadline - arrival ? arrival + timeout : deadline;
+  }
+};
+
+// Makes `call.request` out of `message`, whose inputs are `tensors`, for this model; its name and version are not
+// looked at. `memory` grows by what that takes, before it is taken. INVALID_ARGUMENT with the field that is wrong, by
+// our name or this protocol's; RESOURCE_EXHAUSTED.
+absl::Status ReadInfer(const Model& model, const RequestLimits& limits, const inference::ModelInferRequest& message,
+                       std::span<const InputTensor> tensors, MemoryHold& memory, InferCall& call);
+
+// The answer: each output of `call` in raw_output_contents. Outputs of tokens are as long as the longest input;
+// label_id is -1 and all else 0 or empty behind the last token of a shorter one. RESOURCE_EXHAUSTED: with that it has
+// over `most_bytes`, or there is no memory. `memory` grows by its bytes.
+absl::Status WriteInfer(const InferCall& call, const v1::PredictResponse& response, uint64_t most_bytes,
+                        MemoryHold& memory, inference::ModelInferResponse& answer);
+
+// Sets the field of `request`, or of `call`, that a parameter of a call is for. INVALID_ARGUMENT: there is none of this
+// name, or another value is needed.
+absl::Status SetInferParameter(const std::string& key, const inference::InferParameter& parameter, MemoryHold& memory,
+                               InferCall& call);
+// The parameter that sets a field of a request; empty: none does.
+std::string ParameterOf(const std::string& field);
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_OIP_INFER_H_

@@ -1,0 +1,337 @@
+#include "server/oip/json.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/field_error.h"
+#include "base/status_macros.h"
+#include "http/bodies.pb.h"
+#include "server/http/json_in.h"
+#include "server/http/json_scalar.h"
+
+namespace edgewise::server {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using inference::InferParameter;
+using inference::InferTensorContents;
+using nlohmann::json;
+using Parameters = google::protobuf::Map<std::string, InferParameter>;
+
+constexpr uint64_t kBytesOfElement = 16;     // of eight, in a list that may have twice its size
+constexpr uint64_t kBytesOfParameter = 512;  // read, and set
+
+// The field of contents for the elements of a datatype that a model takes; null: none takes it.
+const FieldDescriptor* ContentsOf(const std::string& datatype) {
+  const char* name = datatype == "INT64"   ? "int64_contents"
+                     : datatype == "INT32" ? "int_contents"
+                     : datatype == "FP32"  ? "fp32_contents"
+                     : datatype == "BYTES" ? "bytes_contents"
+                                           : nullptr;
+  return name != nullptr ? InferTensorContents::descriptor()->FindFieldByName(name) : nullptr;
+}
+
+// Adds the elements of lists, however they nest, to the contents of a tensor.
+class DataReader final : public nlohmann::json_sax<json> {
+ public:
+  DataReader(const FieldDescriptor& field, InferTensorContents& contents) : field_(field), contents_(contents) {}
+
+  const std::string& wrong() const { return wrong_; }
+
+  bool null() override { return Fail("null"); }
+  bool boolean(bool value) override { return Add(value); }
+  bool number_integer(json::number_integer_t value) override { return Add(int64_t{value}); }
+  bool number_unsigned(json::number_unsigned_t value) override { return Add(uint64_t{value}); }
+  bool number_float(json::number_float_t value, const std::string&) override { return Add(value); }
+  bool string(std::string& value) override {
+    if (field_.type() != FieldDescriptor::TYPE_BYTES) return Fail("a string");
+    contents_.add_bytes_contents(std::move(value));
+    return true;
+  }
+  bool binary(json::binary_t&) override { return false; }
+  bool start_object(size_t) override { return Fail("an object"); }
+  bool key(std::string&) override { return false; }
+  bool end_object() override { return false; }
+  bool start_array(size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool parse_error(size_t, const std::string&, const json::exception&) override { return Fail("no JSON"); }
+
+ private:
+  bool Add(JsonScalar value) {
+    const char* allowed = field_.type() == FieldDescriptor::TYPE_BYTES
+                              ? "a string"
+                              : SetScalar(field_, JsonDialect::kPlain, std::move(value), contents_);
+    if (allowed != nullptr) wrong_ = absl::StrCat("has an element that is not ", allowed);
+    return allowed == nullptr;
+  }
+  bool Fail(const char* what) {
+    wrong_ = absl::StrCat("has ", what, " among its elements");
+    return false;
+  }
+
+  const FieldDescriptor& field_;
+  InferTensorContents& contents_;
+  std::string wrong_;
+};
+
+absl::Status ReadData(const http::OipInput& input, const std::string& field, MemoryHold& memory,
+                      inference::ModelInferRequest::InferInputTensor& tensor) {
+  const FieldDescriptor* contents = ContentsOf(input.datatype());
+  if (contents == nullptr) return absl::OkStatus();  // no model takes it
+  const std::string& text = input.data().text();
+  REFUSE_IF(text.empty() || text[0] != '[', field + ".data", "must be a list");
+  const auto elements = static_cast<uint64_t>(std::count(text.begin(), text.end(), ',') + 1);
+  RETURN_IF_ERROR(memory.Resize(memory.bytes() + text.size() + kBytesOfElement * elements));
+  DataReader reader(*contents, *tensor.mutable_contents());
+  REFUSE_IF(!json::sax_parse(text, &reader), field + ".data", reader.wrong());
+  return absl::OkStatus();
+}
+
+absl::Status ReadParameters(const http::Json& given, const std::string& field, MemoryHold& memory,
+                            Parameters& parameters) {
+  const std::string& text = given.text();
+  if (text.empty()) return absl::OkStatus();
+  REFUSE_IF(text[0] != '{', field, "must be an object");
+  const auto values = std::count_if(text.begin(), text.end(), [](char c) { return c == ',' || c == '[' || c == '{'; });
+  RETURN_IF_ERROR(
+      memory.Resize(memory.bytes() + 2 * text.size() + kBytesOfParameter * static_cast<uint64_t>(values + 1)));
+  const json object = json::parse(text, nullptr, false);
+  for (const auto& [key, value] : object.items()) {
+    InferParameter& parameter = parameters[key];
+    if (value.is_boolean()) {
+      parameter.set_bool_param(value.get<bool>());
+    } else if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX) {
+      parameter.set_uint64_param(value.get<uint64_t>());
+    } else if (value.is_number_integer()) {
+      parameter.set_int64_param(value.get<int64_t>());
+    } else if (value.is_number()) {
+      parameter.set_double_param(value.get<double>());
+    } else if (value.is_string()) {
+      parameter.set_string_param(value.get<std::string>());
+    } else {
+      return FieldError(field, absl::StrCat("has ", Quoted(key), ", which must be a string, a number, true or false"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Takes the bytes of a tensor in binary form off the front of `tail`.
+absl::Status TakeBinary(const InferParameter& size, const std::string& field, std::string_view& tail,
+                        InputTensor& tensor) {
+  const bool fits = size.parameter_choice_case() == InferParameter::kInt64Param && size.int64_param() >= 0 &&
+                    static_cast<uint64_t>(size.int64_param()) <= tail.size();
+  REFUSE_IF(!fits, field + ".parameters.binary_data_size", "is not within the ", tail.size(),
+            " bytes that are left behind the JSON (Inference-Header-Content-Length)");
+  tensor.raw = tail.substr(0, static_cast<size_t>(size.int64_param()));
+  tail.remove_prefix(tensor.raw->size());
+  return absl::OkStatus();
+}
+
+absl::Status ReadInput(http::OipInput& input, const std::string& field, MemoryHold& memory, std::string_view& tail,
+                       inference::ModelInferRequest::InferInputTensor& tensor, InputTensor& read) {
+  read.head = &tensor;
+  tensor.set_name(std::move(*input.mutable_name()));
+  tensor.set_datatype(input.datatype());
+  tensor.mutable_shape()->Swap(input.mutable_shape());
+  RETURN_IF_ERROR(ReadParameters(input.parameters(), field + ".parameters", memory, *tensor.mutable_parameters()));
+  const auto size = tensor.parameters().find("binary_data_size");
+  const bool binary = size != tensor.parameters().end();
+  REFUSE_IF(binary == input.has_data(), field,
+            binary ? "has data and binary_data_size; give one of them"
+                   : "has no data, and no binary_data_size among its parameters");
+  return binary ? TakeBinary(size->second, field, tail, read) : ReadData(input, field, memory, tensor);
+}
+
+void WriteField(const Message& message, const FieldDescriptor& field, int index, JsonOut& json) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  const auto get = [&](auto one, auto element) {
+    return index < 0 ? (reflection.*one)(message, &field) : (reflection.*element)(message, &field, index);
+  };
+  using Reflection = google::protobuf::Reflection;
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_BOOL:
+      json.Bool(get(&Reflection::GetBool, &Reflection::GetRepeatedBool));
+      return;
+    case FieldDescriptor::CPPTYPE_INT32:
+      json.Integer(get(&Reflection::GetInt32, &Reflection::GetRepeatedInt32));
+      return;
+    case FieldDescriptor::CPPTYPE_INT64:
+      json.Integer(get(&Reflection::GetInt64, &Reflection::GetRepeatedInt64));
+      return;
+    case FieldDescriptor::CPPTYPE_UINT32:
+      json.Unsigned(get(&Reflection::GetUInt32, &Reflection::GetRepeatedUInt32));
+      return;
+    case FieldDescriptor::CPPTYPE_UINT64:
+      json.Unsigned(get(&Reflection::GetUInt64, &Reflection::GetRepeatedUInt64));
+      return;
+    case FieldDescriptor::CPPTYPE_ENUM:
+      json.String(get(&Reflection::GetEnum, &Reflection::GetRepeatedEnum)->name());
+      return;
+    case FieldDescriptor::CPPTYPE_STRING:
+      json.String(get(&Reflection::GetString, &Reflection::GetRepeatedString));
+      return;
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      json.Number(get(&Reflection::GetDouble, &Reflection::GetRepeatedDouble));
+      return;
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      json.Number(get(&Reflection::GetFloat, &Reflection::GetRepeatedFloat));
+      return;
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      WriteMessage(
+          index < 0 ? reflection.GetMessage(message, &field) : reflection.GetRepeatedMessage(message, &field, index),
+          json);
+      return;
+  }
+}
+
+template <typename Value>
+Value At(const std::string& raw, size_t i) {
+  Value value;
+  std::memcpy(&value, raw.data() + i * sizeof value, sizeof value);
+  return value;
+}
+
+// The elements of an output: raw bytes that WriteInfer made.
+void WriteData(const std::string& datatype, const std::string& raw, JsonOut& json) {
+  json.BeginArray();
+  if (datatype == "BYTES") {
+    for (size_t at = 0; at < raw.size();) {
+      uint32_t length;
+      std::memcpy(&length, raw.data() + at, sizeof length);
+      json.String(std::string_view(raw).substr(at + sizeof length, length));
+      at += sizeof length + length;
+    }
+  } else {
+    const size_t size = datatype == "BOOL" ? 1 : datatype == "FP64" || datatype == "UINT64" ? 8 : 4;
+    for (size_t i = 0; i < raw.size() / size; ++i) {
+      if (datatype == "FP32") json.Number(At<float>(raw, i));
+      if (datatype == "FP64") json.Number(At<double>(raw, i));
+      if (datatype == "INT32") json.Integer(At<int32_t>(raw, i));
+      if (datatype == "UINT32") json.Unsigned(At<uint32_t>(raw, i));
+      if (datatype == "UINT64") json.Unsigned(At<uint64_t>(raw, i));
+      if (datatype == "BOOL") json.Bool(raw[i] != 0);
+    }
+  }
+  json.EndArray();
+}
+
+void WriteParameter(const std::string& key, const InferParameter& parameter, JsonOut& json) {
+  json.Key(key);
+  const auto choice = parameter.parameter_choice_case();
+  choice == InferParameter::kBoolParam     ? json.Bool(parameter.bool_param())
+  : choice == InferParameter::kInt64Param  ? json.Integer(parameter.int64_param())
+  : choice == InferParameter::kStringParam ? json.String(parameter.string_param())
+  : choice == InferParameter::kDoubleParam ? json.Number(parameter.double_param())
+                                           : json.Unsigned(parameter.uint64_param());
+}
+
+}  // namespace
+
+absl::Status ReadInferBody(const std::string& body, const std::string& json_length, MemoryHold& memory,
+                           InferBody& read) {
+  uint64_t length = body.size();
+  REFUSE_IF(!json_length.empty() && (!absl::SimpleAtoi(json_length, &length) || length > body.size()),
+            "Inference-Header-Content-Length", "is ", Quoted(json_length), "; the body has ", body.size(), " bytes");
+  http::OipInfer parsed;
+  RETURN_IF_ERROR(ReadJson(std::string_view(body).substr(0, length), JsonDialect::kPlain, parsed, memory));
+  std::string_view tail = std::string_view(body).substr(length);
+  inference::ModelInferRequest& message = read.message;
+  message.set_model_name(std::move(*parsed.mutable_model_name()));
+  message.set_id(std::move(*parsed.mutable_id()));
+  RETURN_IF_ERROR(ReadParameters(parsed.parameters(), "parameters", memory, *message.mutable_parameters()));
+  if (const auto found = message.parameters().find("binary_data_output"); found != message.parameters().end()) {
+    read.binary = found->second.bool_param();
+  }
+  REFUSE_IF(parsed.inputs_size() > kMaxTensors, "inputs", "has ", parsed.inputs_size(), " tensors; at most ",
+            kMaxTensors, " are taken");
+  message.mutable_inputs()->Reserve(parsed.inputs_size());
+  for (int i = 0; i < parsed.inputs_size(); ++i) {
+    RETURN_IF_ERROR(ReadInput(*parsed.mutable_inputs(i), absl::StrCat("inputs[", i, "]"), memory, tail,
+                              *message.add_inputs(), read.tensors.emplace_back()));
+  }
+  REFUSE_IF(!tail.empty(), "inputs", "leave ", tail.size(),
+            " bytes behind the JSON; their binary_data_size must add up");
+  for (int i = 0; i < parsed.outputs_size(); ++i) {
+    inference::ModelInferRequest::InferRequestedOutputTensor& output = *message.add_outputs();
+    output.set_name(parsed.outputs(i).name());
+    RETURN_IF_ERROR(ReadParameters(parsed.outputs(i).parameters(), absl::StrCat("outputs[", i, "].parameters"), memory,
+                                   *output.mutable_parameters()));
+  }
+  return absl::OkStatus();
+}
+
+HttpAnswer WriteInferAnswer(const InferBody& body, const inference::ModelInferResponse& answer) {
+  std::string tail;
+  JsonOut json;
+  json.BeginObject().Key("model_name").String(answer.model_name());
+  json.Key("model_version").String(answer.model_version());
+  if (!answer.id().empty()) json.Key("id").String(answer.id());
+  json.Key("parameters").BeginObject();
+  for (const auto& [key, parameter] : answer.parameters()) WriteParameter(key, parameter, json);
+  json.EndObject().Key("outputs").BeginArray();
+  for (int i = 0; i < answer.outputs_size(); ++i) {
+    const auto& output = answer.outputs(i);
+    const std::string& raw = answer.raw_output_contents(i);
+    bool binary = body.binary;
+    if (i < body.message.outputs_size()) {  // they were asked for, in this order
+      const auto& parameters = body.message.outputs(i).parameters();
+      if (const auto found = parameters.find("binary_data"); found != parameters.end()) {
+        binary = found->second.bool_param();
+      }
+    }
+    json.BeginObject().Key("name").String(output.name()).Key("datatype").String(output.datatype());
+    json.Key("shape").BeginArray();
+    for (const int64_t size : output.shape()) json.Integer(size);
+    json.EndArray();
+    if (binary) {
+      json.Key("parameters").BeginObject().Key("binary_data_size").Unsigned(raw.size()).EndObject();
+      tail += raw;
+    } else {
+      WriteData(output.datatype(), raw, json.Key("data"));
+    }
+    json.EndObject();
+  }
+  json.EndArray().EndObject();
+  HttpAnswer http{.body = json.Take()};
+  if (tail.empty()) return http;
+  http.type = "application/octet-stream";
+  http.fields.emplace_back("Inference-Header-Content-Length", absl::StrCat(http.body.size()));
+  http.body += tail;
+  return http;
+}
+
+void WriteMessage(const Message& message, JsonOut& json) {
+  const google::protobuf::Descriptor& type = *message.GetDescriptor();
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  json.BeginObject();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor& field = *type.field(i);
+    const bool is_message = field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
+    if (!field.is_repeated() && is_message && !reflection.HasField(message, &field)) continue;
+    json.Key(field.name());
+    if (!field.is_repeated()) {
+      WriteField(message, field, -1, json);
+      continue;
+    }
+    const int size = reflection.FieldSize(message, &field);
+    field.is_map() ? json.BeginObject() : json.BeginArray();
+    for (int element = 0; element < size; ++element) {
+      if (field.is_map()) {
+        const Message& entry = reflection.GetRepeatedMessage(message, &field, element);
+        json.Key(entry.GetReflection()->GetString(entry, field.message_type()->map_key()));
+        WriteField(entry, *field.message_type()->map_value(), -1, json);
+      } else {
+        WriteField(message, field, element, json);
+      }
+    }
+    field.is_map() ? json.EndObject() : json.EndArray();
+  }
+  json.EndObject();
+}
+
+}  // namespace edgewise::server
