@@ -11,7 +11,8 @@ examples/README.md. Needs NumPy and matplotlib (Debian's).
     ./dev evaluate --models shakespeare-ssa,shakespeare-words    loss against samples and caps; with the entries of
                                             build/train/models, where the recipes left some, as in Figure 7 of the SSA
                                             paper
-    ./dev evaluate --models shakespeare-llama       loss under the attention that requests put in place of its own
+    ./dev evaluate --models shakespeare-llama,review-encoder,review-ranker   the attention that requests put in place of
+                                            their own
     ./dev evaluate --keeps                  the table of which edges a cap keeps alone; all else keeps its numbers
     ./dev evaluate --render                 tables and plots again, from results.json
 """
@@ -127,11 +128,11 @@ def evaluate_overrides(name, server, folder, args, command):
     """-> the entry in results.json of a model that was trained with dense attention"""
     start = time.monotonic()
     try:
-        inputs = examples.make(name, folder, args.data, 1, 1)
+        inputs = examples.make(name, folder, args.data, overrides.INPUTS[name], overrides.INPUTS[name])
     except examples.Missing as missing:
         return {"skipped": str(missing)}
     seeds = list(range(1, args.seeds + 1))
-    found = overrides.evaluate(name, server, pathlib.Path(folder), inputs[0]["text"], seeds, say)
+    found = overrides.evaluate(name, server, pathlib.Path(folder), inputs, seeds, say)
     return {"seeds": seeds, "date": datetime.date.today().isoformat(), "command": command, "cores": os.cpu_count(),
             "load_average": round(os.getloadavg()[0], 2), "seconds": round(time.monotonic() - start, 1), **found}
 

@@ -4,7 +4,7 @@
     pip install torch transformers tokenizers
     tests/reference/make_shakespeare_llama.py tests/testdata_shakespeare_llama.json
 
-`texts`: tokens, and ln p of each but the first. `generations`: greedy texts.
+`texts`: tokens, and ln p of each but the first. `generations`: greedy texts. `chats`: the prompts of messages.
 """
 
 import json
@@ -23,6 +23,11 @@ TEXTS = ["But, soft! what light through yonder window breaks?",
          "Roméo’s 2 roses — 🌹🌹\t(naïve)\r\n"]  # characters of several tokens, none of which was trained
 PROMPTS = [("ROMEO:", 60), ("🌹", 20)]
 
+CHATS = [([{"role": "user", "content": "Who art thou? "}], {}),
+         ([{"role": "system", "content": "In Verona."}, {"role": "user", "content": "Who?"},
+           {"role": "assistant", "content": "A friend."}, {"role": "user", "content": "Hm."}],
+          {"user": "LEONTES", "assistant": "CAMILLO"})]
+
 
 def main():
     torch.set_num_threads(1)
@@ -32,7 +37,10 @@ def main():
     for entry in causal_goldens.answer(model, texts):
         del entry["logits"]
     context = model.config.max_position_embeddings
-    answer = {"texts": texts, "generations": causal_goldens.generations(model, tokenizer, PROMPTS, [], context)}
+    chats = [{"messages": messages, "template_arguments": names, "prompt": tokenizer.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True, **names)} for messages, names in CHATS]
+    answer = {"texts": texts, "generations": causal_goldens.generations(model, tokenizer, PROMPTS, [], context),
+              "chats": chats}
     pathlib.Path(sys.argv[1]).write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
 
 

@@ -87,29 +87,41 @@ class TimesTest(unittest.TestCase):
 class OverridesTest(unittest.TestCase):
     NAME = "shakespeare-llama"
 
-    def measured(self):
-        """Dense attention and one other, twice each; 30 tokens of a text of 60 characters."""
-        server = FakeServer("loss", setting([2.0, 2.0], setting="dense", answered=2, scored_tokens=60, density=1.0),
-                            setting([3.0, 4.0], setting="blocks", answered=2, scored_tokens=60))
+    def measured(self, name, inputs, *settings):
+        server = FakeServer("loss", *settings)
         with tempfile.TemporaryDirectory() as folder:
-            found = overrides.evaluate(self.NAME, server, pathlib.Path(folder), "a" * 60, [4, 5], lambda text: None)
-        return server, found
+            return server, overrides.evaluate(name, server, pathlib.Path(folder), inputs, [4, 5], lambda text: None)
+
+    def losses(self):
+        """Dense attention and one other, twice each; 30 tokens of a text of 60 characters."""
+        return self.measured(self.NAME, [{"text": "a" * 60}],
+                             setting([2.0, 2.0], setting="dense", answered=2, scored_tokens=60, density=1.0),
+                             setting([3.0, 4.0], setting="blocks", answered=2, scored_tokens=60))
 
     def test_losses_are_those_of_characters(self):
-        server, found = self.measured()
+        server, found = self.losses()
         self.assertEqual(server.asked[:3], (self.NAME, [{"text": "a" * 60}], []))
         self.assertEqual(server.asked[3], ("--seed=4", "--repeats=2", *overrides.MODELS[self.NAME][-1]))
         self.assertEqual((found["tokens"], found["characters"]), (30, 60))
-        runs = len(overrides.MODELS[self.NAME])
-        self.assertEqual([row["setting"] for row in found["rows"]], ["dense"] + ["blocks"] * runs)  # dense once
-        self.assertEqual([row["score"] for row in found["rows"][:2]], [1.0, 1.75])
+        self.assertEqual([row["setting"] for row in found["rows"]], ["dense", "blocks"])  # once, of all the runs
+        self.assertEqual([row["score"] for row in found["rows"]], [1.0, 1.75])
 
     def test_the_table_has_an_interval_where_something_is_drawn(self):
-        entry = {"seeds": [4, 5], "date": "2026-01-01", "command": "./dev evaluate", **self.measured()[1]}
+        entry = {"seeds": [4, 5], "date": "2026-01-01", "command": "./dev evaluate", **self.losses()[1]}
         block = tables.block(f"{self.NAME}-overrides", {self.NAME: entry})
         self.assertIn("| dense | 1.0000 | 100.0 % |", block)
         self.assertRegex(block, r"\| blocks \| 1\.7500 ± [0-9.]+ \| 10\.0 % \|")
         self.assertIn("30 scored tokens, 60 characters", block)
+
+    def test_pairs_have_rank_correlations(self):
+        pairs = [{"text": "a", "second_text": "b", "value": 1.0}, {"text": "a", "second_text": "c", "value": 0.0}]
+        _, found = self.measured("review-ranker", pairs, setting([0.4, 0.4], setting="dense", density=1.0,
+                                                                 measures={"error": 0.4, "rank_correlation": 0.7}))
+        entry = {"seeds": [4, 5], "date": "2026-01-01", "command": "./dev evaluate", **found}
+        block = tables.block("review-ranker-overrides", {"review-ranker": entry})
+        self.assertIn("| attention | rank correlation | density |", block)
+        self.assertIn("| dense | 0.7000 | 100.0 % |", block)
+        self.assertIn("2 pairs of test sentences", block)
 
 
 if __name__ == "__main__":

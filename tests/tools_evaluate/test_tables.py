@@ -92,6 +92,13 @@ class BlocksTest(unittest.TestCase):
         self.assertGreater(filled.count("<!-- evaluate: "), 5)
 
 
+    def test_lines_are_wrapped_but_for_rows(self):
+        row = "| " + "wide " * 30 + "|"
+        lines = tables.wrapped(f"{row}\n\n" + "words of a sentence " * 8).split("\n")
+        self.assertEqual(lines[:2], [row, ""])
+        self.assertEqual([len(line) for line in lines[2:]], [119, 39])
+
+
 class AnswerTest(unittest.TestCase):
     def response(self, **more):
         prediction = {"label_id": 1, "tokens": [], "sample_outputs": [{"probabilities": [0.2, 0.8], "edges": "7"}],

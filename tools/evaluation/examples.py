@@ -25,10 +25,11 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 # Recipes whose name is not the model's, and what they are told.
 RECIPES = {f"shakespeare-{part}": ("shakespeare.py", part) for part in ("block", "ssa", "words")}
 RECIPES["shakespeare-llama"] = ("llama.py",)
+RECIPES |= {f"review-{part}": ("reviews.py", part) for part in ("encoder", "ranker")}
 
 # Of the folder --data; the other recipes generate what they need.
-SOURCES = {"sentiment": "sst2/test.tsv", "long": "tinyshakespeare.txt",
-           **dict.fromkeys(RECIPES, "tinyshakespeare.txt")}
+SOURCES = {**dict.fromkeys(("long", *RECIPES), "tinyshakespeare.txt"),
+           **dict.fromkeys(("sentiment", "review-encoder", "review-ranker"), "sst2/test.tsv")}
 
 # The stand-in where that folder is missing: held-out examples too, but few.
 BUNDLED = {"long": "examples/data/long.jsonl"}

@@ -1,5 +1,6 @@
 """The tables of examples/README.md, made of results.json. Pure: text in, text out."""
 import re
+import textwrap
 
 from evaluation import ensemble_tables, ensembles, overrides
 from evaluation.markdown import accuracy_text, cap_text, count_text, percent, skipped, table
@@ -171,6 +172,12 @@ def block(name, models):
 MARKED = re.compile(r"(<!-- evaluate: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
+def wrapped(text):
+    """Lines of at most 120 columns, but for tables."""
+    return "\n".join(line if line.startswith("|") else
+                     textwrap.fill(line, 120, break_long_words=False, break_on_hyphens=False) for line in text.split("\n"))
+
+
 def fill(text, models):
     """`text` with every marked block replaced; unknown names raise KeyError."""
-    return MARKED.sub(lambda m: f"{m[1]}{block(m[2], models)}\n{m[3]}", text)
+    return MARKED.sub(lambda m: f"{m[1]}{wrapped(block(m[2], models))}\n{m[3]}", text)

@@ -25,6 +25,17 @@ SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^
 SHAPE = {"vocab_size": 1024, "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
          "num_key_value_heads": 2, "intermediate_size": 352, "max_position_embeddings": 256,
          "tie_word_embeddings": True, "bos_token_id": None, "eos_token_id": None}
+# A dialogue as the text has them: who speaks, a colon, the words, an empty line. A system message is a text in front.
+CHAT = """\
+{%- for message in messages -%}
+{%- if message.role == 'user' %}{{ user | default('ROMEO') }}:
+{% elif message.role == 'assistant' %}{{ assistant | default('JULIET') }}:
+{% endif %}{{ message.content | trim }}
+
+{% endfor -%}
+{%- if add_generation_prompt %}{{ assistant | default('JULIET') }}:
+{% endif -%}
+"""
 BATCH = 8
 STEPS = 1500
 
@@ -42,7 +53,8 @@ def make_tokenizer(text):
     tokenizer.train_from_iterator([text], trainers.BpeTrainer(
         vocab_size=SHAPE["vocab_size"], initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False))
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=SHAPE["max_position_embeddings"])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=SHAPE["max_position_embeddings"],
+                                   chat_template=CHAT)
 
 
 def adapter(network):

@@ -41,7 +41,7 @@ class Optimizers:
     """Muon on the layers' matrices, AdamW on embeddings, norms, biases and the output layer."""
 
     def __init__(self, model, rate=0.02, adam_rate=0.003, decay=0.1):
-        matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and "layers." in name]
+        matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and "layer" in name]
         held = set(map(id, matrices))
         others = [p for p in model.parameters() if id(p) not in held]
         self.parts = [Muon(matrices, rate, weight_decay=decay),
