@@ -215,6 +215,7 @@ absl::StatusOr<v1::Prediction> MergePrediction(Parts parts, int input, std::span
   *merged.mutable_edges() = *std::move(edges);
   merged.set_truncated_tokens(parts[0]->truncated_tokens());
   if (parts[0]->has_graph()) *merged.mutable_graph() = parts[0]->graph();
+  *merged.mutable_input_tokens() = parts[0]->input_tokens();
   uint32_t samples = 0;
   for (const v1::Prediction* part : parts) {
     samples += part->samples();

@@ -31,6 +31,7 @@
 #include "server/http/native.h"
 #include "server/http/openai.h"
 #include "server/http/openapi.h"
+#include "server/http/page.h"
 #include "server/http/port.h"
 #include "server/http/state.h"
 #include "server/http/tei.h"
@@ -239,6 +240,7 @@ struct Server::Parts {
     AddCohereRoutes(http_routes, calls);
     AddNativeRoutes(http_routes, calls);
     AddOpenInferenceRoutes(http_routes, calls);
+    AddPageRoutes(http_routes);
     AddOpenApiRoute(http_routes);
     metrics.ExpectHttp("_other");
     for (const Route& route : http_routes.all()) metrics.ExpectHttp(route.path);
@@ -365,6 +367,7 @@ bool Server::WaitUntilLoaded(std::chrono::milliseconds timeout) {
     if (Clock::now() >= end) return false;
     std::this_thread::sleep_for(kPoll);
   }
+  parts_->UpdateHealth();  // the thread that loaded the last model may not have come to it
   return true;
 }
 

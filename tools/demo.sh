@@ -41,7 +41,7 @@ announced() { sed -nE "s/.*\"event\":\"serving\".*\"$1\":([0-9]+).*/\1/p" "$WORK
 start_server() {
   : >"$WORK/log"
   "$BIN/edgewise-server" --model_repository=examples/models --listen=127.0.0.1:0 --metrics_listen=127.0.0.1:0 \
-    2>"$WORK/log" &
+    --http_listen=127.0.0.1:0 2>"$WORK/log" &
   SERVER=$!
   local tries=0
   until [[ -n $(announced port) ]] &&
@@ -89,6 +89,7 @@ title "Edgewise demo"
 start_server
 COUNT=$(grep -c . "$TEXTS")
 say "A server is up: gRPC on $ADDRESS, metrics on http://127.0.0.1:$METRICS_PORT/metrics."
+say "A page to try it, while the demo runs: http://127.0.0.1:$(announced http_port)/"
 say ""
 say "An edge is one pair of tokens that an attention head looks at. Dense attention looks at every pair; these models"
 say "choose their edges for each input. Density is edges over all pairs."
@@ -224,7 +225,7 @@ stop_server
 say "It finished its work and ended with status 0."
 
 title "How to go on"
-say '  ./dev serve                    # the same server, to keep; then, beside it:'
+say '  ./dev serve                    # the same server, to keep, with its page at http://127.0.0.1:8000/; beside it:'
 say '  build/bin/edgewise predict --model sentiment --text "a warm , funny and moving film" --samples 8'
 say "  build/bin/edgewise evaluate --model long --data $TEXTS --caps 0.1%,1%,10%"
 say '  pip install ./client/python    # the same from Python: README.md, "From Python"'

@@ -226,6 +226,47 @@ void FillTokenScores(const Model& model, const ModelInput& input, const InputRes
   }
 }
 
+void FillInputTokens(const Model& model, const ModelInput& input, v1::Prediction& prediction) {
+  const std::vector<std::string>& vocabulary = model.config().tokenizer.vocabulary;
+  for (const ModelSequence& sequence : input.sequences) {
+    auto valid = sequence.positions.begin();
+    for (int32_t i = 0; i < sequence.length(); ++i) {
+      v1::InputToken& token = *prediction.add_input_tokens();
+      token.set_pad(valid == sequence.positions.end() || *valid != i);
+      if (!token.pad()) ++valid;
+      if (sequence.token_ids.empty()) continue;
+      const int32_t id = sequence.token_ids[static_cast<size_t>(i)];
+      token.set_token_id(id);
+      token.set_token_bytes(model.TokenBytes(id));
+      const bool named = token.token_bytes().empty() && id >= 0 && static_cast<size_t>(id) < vocabulary.size();
+      if (named) token.set_token_bytes(vocabulary[static_cast<size_t>(id)]);
+    }
+  }
+}
+
+const char* PooledRows(const ModelConfig& config) {
+  switch (config.task) {
+    case ModelTask::kTokenClassification:
+    case ModelTask::kFillMask:
+      return "";
+    case ModelTask::kCausalLm:
+      return "last";
+    default:
+      break;
+  }
+  switch (config.pooling) {
+    case Pooling::kMeanValid:
+    case Pooling::kMeanMaxLength:
+      return "mean";
+    case Pooling::kCls:
+    case Pooling::kFirst:
+      return "first";
+    case Pooling::kLast:
+      return "last";
+  }
+  return "";
+}
+
 // The cap that a request was lowered to, in place of the one in `budget`. Caps of that kind keep random edges, whatever
 // the model's default is.
 void SetCap(const Request& request, v1::Budget& budget) {
@@ -277,6 +318,7 @@ void FillResponse(const Request& request, v1::PredictResponse& response) {
     v1::Prediction& prediction = *response.add_predictions();
     FillPrediction(model.config(), model.tokenizer(), RunOf(request, i), result, request.work.outputs, prediction);
     if (request.work.outputs.token_scores) FillTokenScores(model, request.work.inputs[i], result, prediction);
+    if (request.work.outputs.input_tokens) FillInputTokens(model, request.work.inputs[i], prediction);
   }
 }
 
@@ -384,6 +426,7 @@ void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& in
   for (const auto& [name, prompt] : config.prompts) info.add_prompts(name);
   info.set_default_prompt(config.default_prompt);
   info.set_embedding_size(static_cast<uint32_t>(config.embedding_size));
+  info.set_pooling(PooledRows(config));
   info.set_random_numbers(kRandomNumbersVersion);
   const Profiles& profiles = status.loaded->profiles;
   for (const auto& [name, profile] : profiles.by_name) *info.add_profiles() = ToMessage(name, profile);

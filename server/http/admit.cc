@@ -81,6 +81,7 @@ HttpRefusal Connection::ReadFields() {
   request.path = target.substr(0, target.find('?'));
   request.takes_gzip = TakesGzip(fields);
   request.json_length = View(fields["Inference-Header-Content-Length"]);
+  request.if_none_match = View(fields[http::field::if_none_match]);
   if (request.path.empty() || request.path[0] != '/') {
     return {400, absl::InvalidArgumentError("the target does not begin with /")};
   }

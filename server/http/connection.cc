@@ -312,9 +312,9 @@ void Connection::WriteHead(const HttpAnswer& answer, std::optional<size_t> lengt
   const beast::string_view reason = http::obsolete_reason(static_cast<http::status>(answer.code));
   std::string head = absl::StrCat("HTTP/1.1 ", answer.code, " ", std::string(reason), "\r\nDate: ", HttpDate(), "\r\n");
   if (!answer.type.empty()) absl::StrAppend(&head, "Content-Type: ", answer.type, "\r\n");
-  if (length && answer.code != 204) absl::StrAppend(&head, "Content-Length: ", *length, "\r\n");
+  if (length && answer.code != 204 && answer.code != 304) absl::StrAppend(&head, "Content-Length: ", *length, "\r\n");
   if (chunked_) absl::StrAppend(&head, "Transfer-Encoding: chunked\r\n");
-  absl::StrAppend(&head, "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n");
+  absl::StrAppend(&head, "Cache-Control: ", answer.cache, "\r\nX-Content-Type-Options: nosniff\r\n");
   for (const auto& [name, value] : answer.fields) absl::StrAppend(&head, name, ": ", value, "\r\n");
   for (const auto& [name, value] : fields_) absl::StrAppend(&head, name, ": ", value, "\r\n");
   absl::StrAppend(&head, last_ ? "Connection: close\r\n" : is_old_ ? "Connection: keep-alive\r\n" : "", "\r\n");

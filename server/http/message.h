@@ -15,6 +15,7 @@ struct HttpRequest {
   std::string path;                    // as sent, without the query
   std::vector<std::string> arguments;  // the segments that the route's path leaves open, decoded
   std::string id;                      // X-Request-Id; empty: none
+  std::string if_none_match;           // as sent
   bool takes_gzip = false;
   std::string json_length;  // Inference-Header-Content-Length; empty: none
   std::string body;
@@ -24,6 +25,7 @@ struct HttpAnswer {
   int code = 200;
   std::string type = "application/json";
   std::string body;
+  const char* cache = "no-store";
   std::vector<std::pair<std::string, std::string>> fields = {};
 };
 

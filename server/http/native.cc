@@ -2,6 +2,7 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,9 @@
 #include "edgewise/v1/inference.pb.h"
 #include "server/http/json_in.h"
 #include "server/http/json_out.h"
+#include "server/http/openai.h"
+#include "server/models/repository.h"
+#include "server/wire/model_list.h"
 
 namespace edgewise::server {
 namespace {
@@ -29,6 +33,11 @@ std::string JsonOf(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
   options.always_print_primitive_fields = false;
   return google::protobuf::util::MessageToJsonString(message, &json, options).ok() ? json : "{}";
+}
+
+void AnswerMessage(Exchange& exchange, absl::Status status, const google::protobuf::Message& message) {
+  if (status.ok()) status = exchange.ExpectJson(message.ByteSizeLong());
+  status.ok() ? exchange.AnswerJson(JsonOf(message)) : exchange.Refuse(status);
 }
 
 // The message of the body; empty where it was refused.
@@ -52,10 +61,7 @@ void Predict(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
   auto response = std::make_shared<v1::PredictResponse>();
   Ticket ticket = TicketOf(*exchange, Rpc::kPredict, exchange->memory);
   ticket.response = response.get();
-  ticket.reply = [exchange, response](absl::Status status) {
-    if (status.ok()) status = exchange->ExpectJson(response->ByteSizeLong());
-    status.ok() ? exchange->AnswerJson(JsonOf(*response)) : exchange->Refuse(status);
-  };
+  ticket.reply = [exchange, response](const absl::Status& status) { AnswerMessage(*exchange, status, *response); };
   const MemoryHold held = std::move(exchange->body_memory);  // the reply may come first, on another thread
   parts.handler.Start(*message, std::move(ticket));
 }
@@ -99,23 +105,47 @@ void Generate(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
   std::make_shared<Events>(exchange)->Start(parts, *message);
 }
 
+void AnswerModels(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
+  v1::ListModelsResponse response;
+  FillModels(parts, response);
+  AnswerMessage(*exchange, absl::OkStatus(), response);
+}
+
+void AnswerModel(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
+  const absl::StatusOr<ModelName> name = ParseModelName(exchange->request.arguments[0]);
+  v1::GetModelResponse response;
+  const absl::Status status = name.ok() ? FillModel(parts, name->name, name->version, response) : name.status();
+  AnswerMessage(*exchange, status, response);
+}
+
 }  // namespace
 
 void AddNativeRoutes(Routes& routes, CallParts& parts) {
-  const auto add = [&](const char* path, Rpc rpc, const google::protobuf::Descriptor* body, const char* answer,
-                       void (*serve)(CallParts&, const std::shared_ptr<Exchange>&)) {
-    routes.Add({.method = "POST",
-                .path = path,
-                .error = NativeError,
-                .rpc = rpc,
-                .body = body,
-                .answer = answer,
-                .serve = [&parts, serve](const std::shared_ptr<Exchange>& exchange) { serve(parts, exchange); }});
+  struct Entry {
+    const char *method, *path;
+    std::optional<Rpc> rpc;
+    const google::protobuf::Descriptor* body;
+    const char* answer;
+    void (*serve)(CallParts& parts, const std::shared_ptr<Exchange>& exchange);
   };
+  const Entry entries[] = {
+      {"GET", "/edgewise/v1/models", {}, nullptr, R"("edgewise.v1.ListModelsResponse")", AnswerModels},
+      {"GET", "/edgewise/v1/models/{}", {}, nullptr, R"("edgewise.v1.GetModelResponse")", AnswerModel},
+      {"POST", "/edgewise/v1/predict", Rpc::kPredict, v1::PredictRequest::descriptor(),
+       R"("edgewise.v1.PredictResponse")", Predict},
+      {"POST", "/edgewise/v1/generate", Rpc::kGenerate, v1::GenerateRequest::descriptor(), R"("events")", Generate}};
+  for (const Entry& entry : entries) {
+    routes.Add({.method = entry.method,
+                .path = entry.path,
+                .error = NativeError,
+                .rpc = entry.rpc,
+                .body = entry.body,
+                .answer = entry.answer,
+                .serve = [&parts, serve = entry.serve](const std::shared_ptr<Exchange>& exchange) {
+                  serve(parts, exchange);
+                }});
+  }
   routes.AddApi("/edgewise/", NativeError);
-  add("/edgewise/v1/predict", Rpc::kPredict, v1::PredictRequest::descriptor(), R"("edgewise.v1.PredictResponse")",
-      Predict);
-  add("/edgewise/v1/generate", Rpc::kGenerate, v1::GenerateRequest::descriptor(), R"("events")", Generate);
 }
 
 }  // namespace edgewise::server

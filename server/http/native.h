@@ -1,5 +1,5 @@
 // Our own API as JSON, by Protobuf's mapping: Predict at /edgewise/v1/predict, Generate as server-sent events at
-// /edgewise/v1/generate.
+// /edgewise/v1/generate, ListModels and GetModel below /edgewise/v1/models.
 #ifndef EDGEWISE_SERVER_HTTP_NATIVE_H_
 #define EDGEWISE_SERVER_HTTP_NATIVE_H_
 

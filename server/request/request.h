@@ -76,6 +76,7 @@ struct OutputSelection {
   uint32_t dimensions = 0;  // of an embedding; 0: all
   bool token_scores = false;
   bool token_embeddings = false;
+  bool input_tokens = false;
 
   bool operator==(const OutputSelection&) const = default;
 };

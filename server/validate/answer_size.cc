@@ -38,6 +38,14 @@ double LabelBytes(const Model& model) {
   return static_cast<double>(bytes);
 }
 
+// The longest token of a text.
+double TokenBytes(const Model& model) {
+  size_t bytes = 1;
+  for (const std::string& token : model.config().tokenizer.vocabulary) bytes = std::max(bytes, 1 + token.size());
+  if (model.tokenizer() != nullptr) bytes = std::max<size_t>(bytes, 1 + 3 * model.tokenizer()->longest_token());
+  return static_cast<double>(bytes);
+}
+
 // Counts of one input.
 struct Counts {
   double positions = 0;  // pads included
@@ -78,6 +86,7 @@ void AddOutputs(const Counts& counts, const OutputSelection& outputs, const Mode
     bytes.response += numbers * sizeof(float);
     bytes.results += (samples + 1) * numbers * sizeof(float);
   }
+  if (outputs.input_tokens) bytes.response += counts.positions * (TokenBytes(model) + 24);
   if (outputs.layer_stats || outputs.key_degrees) bytes.response += counts.heads * 40;
   if (outputs.key_degrees) bytes.response += counts.heads * counts.positions * 5;
   if (outputs.key_degrees) bytes.results += samples * counts.heads * counts.positions * sizeof(uint32_t);

@@ -50,7 +50,8 @@ absl::Status ParseOutputs(const v1::PredictRequest& message, const ModelConfig& 
             message.ensemble().samples(), " samples; a graph is returned of one sample only");
   outputs = {options.logits(),      options.layer_stats(),  options.key_degrees(),
              options.each_sample(), options.graph(),        top_k,
-             options.dimensions(),  options.token_scores(), options.token_embeddings()};
+             options.dimensions(),  options.token_scores(), options.token_embeddings(),
+             options.input_tokens()};
   wanted = {options.layer_stats(), options.key_degrees(), options.graph()};
   return absl::OkStatus();
 }

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "edgewise/v1/inference.pb.h"
-#include "server/handler/respond.h"
 #include "server/wire/generate_stream.h"
 #include "server/wire/message.h"
+#include "server/wire/model_list.h"
 #include "server/wire/stream.h"
 #include "server/wire/unary.h"
 
@@ -43,11 +43,6 @@ class PredictReactor final : public UnaryReactor {
   std::unique_ptr<v1::PredictResponse> response_ = std::make_unique<v1::PredictResponse>();
 };
 
-void FillInfo(const RpcContext& context, const ModelStatus& status, bool vocabulary, v1::ModelInfo& info) {
-  FillModelInfo(status, vocabulary, info);
-  info.set_max_message_bytes(context.message_limit());
-}
-
 class ListModelsReactor final : public UnaryReactor {
  public:
   using UnaryReactor::UnaryReactor;
@@ -57,9 +52,7 @@ class ListModelsReactor final : public UnaryReactor {
     ParsedMessage<v1::ListModelsRequest> message;
     if (!Take(*message)) return;
     v1::ListModelsResponse response;
-    for (const ModelStatus& status : context_.repository.List()) {
-      FillInfo(context_, status, false, *response.add_models());
-    }
+    FillModels(context_, response);
     Answer(response);
   }
 };
@@ -72,22 +65,9 @@ class GetModelReactor final : public UnaryReactor {
   void Serve() override {
     ParsedMessage<v1::GetModelRequest> message;
     if (!Take(*message)) return;
-    const v1::GetModelRequest& request = *message;
-    // In any state: the version asked for, else the highest that serves, else the highest.
-    const std::vector<ModelStatus> list = context_.repository.List();
-    const ModelStatus* found = nullptr;
-    for (const ModelStatus& candidate : list) {
-      if (candidate.name != request.model()) continue;
-      if (request.version() != 0 && candidate.version != request.version()) continue;
-      if (!found || candidate.loaded || !found->loaded) found = &candidate;
-    }
-    if (!found) {
-      const absl::Status status = context_.repository.Resolve(request.model(), request.version()).status;
-      return End(status.ok() ? absl::UnavailableError("the repository is changing") : status);
-    }
     v1::GetModelResponse response;
-    FillInfo(context_, *found, true, *response.mutable_model());
-    Answer(response);
+    const absl::Status status = FillModel(context_, (*message).model(), (*message).version(), response);
+    status.ok() ? Answer(response) : End(status);
   }
 };
 

@@ -182,6 +182,7 @@ v1::Prediction MakePrediction(Task task, int input, int first, int count, bool l
   }
   prediction.set_samples(count);
   prediction.set_truncated_tokens(3);
+  prediction.add_input_tokens()->set_token_id(input + 1);
   FillEdges(samples, &prediction);
   auto add_logits = [&](size_t offset, auto* message) {
     if (!logits) return;

@@ -62,7 +62,7 @@ class HttpClient {
     reply.head = read_.substr(0, end + 2);
     read_.erase(0, end + 4);
     reply.code = std::atoi(reply.head.c_str() + 9);
-    if (no_body || reply.code == 204 || reply.code == 100) return reply;
+    if (no_body || reply.code == 204 || reply.code == 304 || reply.code == 100) return reply;
     if (reply.field("Transfer-Encoding") == "chunked") {
       for (std::string chunk; NextChunk(&chunk) && !chunk.empty();) reply.body += chunk;
     } else if (const std::string length = reply.field("Content-Length"); !length.empty()) {

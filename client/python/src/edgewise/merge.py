@@ -121,6 +121,7 @@ def _prediction(parts: Sequence[pb.Prediction], names: Mapping[int, str]) -> pb.
                            sample_outputs=outputs)
     if first.HasField("graph"):
         merged.graph.CopyFrom(first.graph)
+    merged.input_tokens.extend(first.input_tokens)
     if first.perplexity != 0:  # a language model
         merged.scored_tokens = first.scored_tokens
         merged.log_likelihood = _log_likelihood([output.token_probabilities for output in outputs])
