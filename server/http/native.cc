@@ -133,7 +133,8 @@ void AddNativeRoutes(Routes& routes, CallParts& parts) {
       {"GET", "/edgewise/v1/models/{}", {}, nullptr, R"("edgewise.v1.GetModelResponse")", AnswerModel},
       {"POST", "/edgewise/v1/predict", Rpc::kPredict, v1::PredictRequest::descriptor(),
        R"("edgewise.v1.PredictResponse")", Predict},
-      {"POST", "/edgewise/v1/generate", Rpc::kGenerate, v1::GenerateRequest::descriptor(), R"("events")", Generate}};
+      {"POST", "/edgewise/v1/generate", Rpc::kGenerate, v1::GenerateRequest::descriptor(), R"("text/event-stream")",
+       Generate}};
   for (const Entry& entry : entries) {
     routes.Add({.method = entry.method,
                 .path = entry.path,

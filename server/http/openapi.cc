@@ -177,14 +177,14 @@ ordered_json ContentOf(const std::string& type, ordered_json schema) {
 }
 
 ordered_json AnswerOf(const Route& route, Schemas& schemas) {
-  const ordered_json events = {{"text/event-stream", ordered_json::object()}};
-  if (route.answer == R"("text")") return ContentOf("text/plain", {{"type", "string"}});
-  if (route.answer == R"("events")") return events;
-  const ordered_json shape = route.answer.empty() ? ordered_json() : ordered_json::parse(route.answer);
-  ordered_json content =
-      ContentOf("application/json", shape.is_null() ? ordered_json::object() : schemas.OfShape(shape));
+  if (route.answer.empty()) return ContentOf("application/json", ordered_json::object());
+  const ordered_json shape = ordered_json::parse(route.answer);
+  if (shape.is_string() && absl::StrContains(route.answer, "/")) {
+    return {{shape.get<std::string>(), ordered_json::object()}};
+  }
+  ordered_json content = ContentOf("application/json", schemas.OfShape(shape));
   if (route.body != nullptr && route.body->FindFieldByName("stream") != nullptr) {
-    content.update(events);
+    content["text/event-stream"] = ordered_json::object();
   }
   return content;
 }

@@ -32,7 +32,7 @@ void AddStateRoutes(Routes& routes, StateOfServer state) {
        .path = "/metrics",
        .error = PlainError,
        .apart = true,
-       .answer = R"("text")",
+       .answer = R"("text/plain")",
        .serve = [metrics = std::move(state.metrics)](const std::shared_ptr<Exchange>& exchange) {
          HttpAnswer answer{.type = "text/plain; version=0.0.4; charset=utf-8", .fields = {{"Vary", "Accept-Encoding"}}};
          if (exchange->request.method != "HEAD") answer.body = metrics();

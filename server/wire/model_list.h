@@ -1,4 +1,4 @@
-// What ListModels and GetModel answer, for every front.
+// The answers of ListModels and GetModel, for every front.
 #ifndef EDGEWISE_SERVER_WIRE_MODEL_LIST_H_
 #define EDGEWISE_SERVER_WIRE_MODEL_LIST_H_
 

@@ -333,6 +333,7 @@ class SentenceTest(Browser):
         page.locator("#model").select_option(label="cross_encoder")
         page.locator("#second").fill("a cat")
         expect(page.locator("#answer_title")).to_have_text("Value")
+        expect(page.locator("#words .text")).to_contain_text("cat")
         expect(page.locator("#answer .headline strong")).to_have_text(re.compile(r"^-?[\d.e-]+$"))
         self.look(page, "cross-encoder")
 

@@ -180,6 +180,18 @@ TEST(InputTokensTest, PadsAreMarkedAndRowsOfFeaturesAreCounted) {
   EXPECT_EQ(response.predictions(0).input_tokens_size(), 2);
 }
 
+TEST(InputTokensTest, TheyCountInTheSizeOfAnAnswer) {
+  ServerOptions options = HttpOptions(tests::ExamplesFolder());
+  options.limits.max_response_bytes = 16384;
+  HttpServerFixture http(options);
+  std::string text = "the";
+  for (int i = 0; i < 2000; ++i) text += " the";
+  json request = {{"model", "long"}, {"inputs", {{{"sequence", {{"text", text}}}}}}};
+  EXPECT_EQ(http.Post(kPredict, request).code, 200);
+  request["outputs"] = {{"inputTokens", true}};
+  EXPECT_EQ(http.Post(kPredict, request).code, 413);
+}
+
 TEST(InputTokensTest, AModelSaysWhichRowsItsAnswerIsReadFrom) {
   HttpServerFixture http;
   const auto pooling = [&](const std::string& model) {

@@ -4,17 +4,17 @@ import {
   byId, count, digits, el, milliseconds, named, nats, percent, plural, shown, styled, svg, texts
 } from "./view.js";
 
-const mostBars = 8, mostValues = 32;
+const mostBars = 8, mostValues = 32, leastShown = 0.002;
 
 const spreadOf = (prediction, i) => prediction.stddev?.[i] || 0;
-const spreadText = (spread, samples) => samples > 1 ? ` ± ${digits(100 * spread)}` : "";
+const spreadText = (spread, samples) => samples > 1 ? ` ± ${percent(spread)}` : "";
 
 // Rows of { name, value, spread, text }, in units of `most`.
 function bars(rows, most = 1) {
   return el("ul", {class: "bars"}, ...rows.map(({name, value, spread, text}) => {
     const at = (number) => `${100 * Math.max(0, Math.min(1, number / most))}%`;
     const bar = el("span", {class: "bar", "aria-hidden": "true"}, styled(el("span"), "--at", at(value)));
-    if (spread > 0) {
+    if (spread / most > leastShown) {
       const whisker = styled(el("i"), "--from", at(value - spread));
       bar.append(styled(whisker, "--to", at(value + spread)));
     }
@@ -144,7 +144,7 @@ function cost(response, predictions) {
     fact("Edges", count(edges.edges || 0), budget ? cap : pairs),
     fact("Density", percent(edges.density || 0), budget ? pairs : "no cap"),
     fact("Time", milliseconds(timing.totalUs), `${milliseconds(timing.computeUs)} of it computing`),
-    fact("Samples", count(samples), samples > 1 ? "edges are their mean" : `seed ${response.seed}`))];
+    fact("Samples", count(samples), samples > 1 ? "edges are their mean" : `seed ${response.seed || 0}`))];
 }
 
 // Names of the patches of an image and of what goes before them, or of rows of features.

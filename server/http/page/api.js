@@ -46,6 +46,7 @@ export async function* generate(body, signal) {
     if (done) return;
     text += value;
     for (let end; (end = text.indexOf("\n\n")) >= 0; text = text.slice(end + 2)) {
+      signal.throwIfAborted();  // what has come already is not shown either
       const event = text.slice(0, end);
       const message = JSON.parse(event.slice(event.indexOf("data: ") + 6));
       if (event.startsWith("event: error")) throw new CallError(200, message.message);

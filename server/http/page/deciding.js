@@ -26,7 +26,7 @@ const readFrom = {
   last: "in the row of the last token, where the answer is read",
   mean: "and over all rows, where the answer is read",
 };
-const readFromEach = {"fill-mask": "in the rows of the masks, where they are read"};
+const readFromEach = {"fill-mask": "in the rows of the masks, where the answers are read"};
 const titles = {image: "patches", features: "rows", ids: "tokens", text: "words"};
 
 // An image, where the patches of small shares are faint.
@@ -54,7 +54,7 @@ export function showWords(model, prediction, graph, words, image) {
   const section = byId("words");
   section.hidden = !graph || graph.layers.length === 0;
   if (section.hidden) return;
-  // Of each sequence of a pair; of windows, which come one after another, the last one has the answer.
+  // Both sequences of a pair count; of windows, which come one after another, the last one has the answer.
   const every = Number(model.layers), all = graph.layers.length;
   const lasts = Array.from({length: all / every}, (_, i) => every * (i + 1) - 1);
   const read = model.task === "causal-lm" ? lasts.slice(-1) : lasts;

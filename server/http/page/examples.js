@@ -1,9 +1,13 @@
 // Inputs of the bundled models by name, and of others by task. The first that is there is shown first.
 
+// Words with notes among them, and a question.
 function noted() {
   const colours = ["black", "blue", "green", "red"], cities = ["athens", "cairo", "delhi", "lima", "oslo", "paris"];
-  const notes = Array.from({length: 240}, (_, i) => i % 9 ? "the" : `${cities[i / 9 % 6]}=${colours[i / 9 % 6 % 4]}`);
-  return `${notes.join(" ")} delhi?`;
+  const words = ("now i see our strength and all the world shall hear of it my lord as one that was a king so let " +
+    "us go to the house and speak no more of this").split(" ");
+  const note = (i) => `${cities[i % 6]}=${colours[i % 6 % 4]}`;
+  const texts = Array.from({length: 240}, (_, i) => i % 9 ? words[i % words.length] : note(i / 9));
+  return `${texts.join(" ")} delhi?`;
 }
 
 // A ring in 32 x 32 pixels, as 8 x 8 patches of 4 x 4.

@@ -65,7 +65,6 @@ function joinsGraph(request, cap) {
 async function ask(request, signal) {
   const cap = request.budget?.maxDensity ?? 1, number = input;
   if (joinsGraph(request, cap)) request.outputs.graph = true;
-  byId("results").setAttribute("aria-busy", "true");
   try {
     const response = await predict(request, signal), [first] = response.predictions;
     if (number === input) known = first.edges || {};
@@ -83,7 +82,7 @@ async function ask(request, signal) {
     fail(error);
     if (!(error instanceof CallError)) throw error;
   } finally {
-    if (!signal.aborted) byId("results").removeAttribute("aria-busy");
+    if (!signal.aborted && calls.waiting === null) byId("results").removeAttribute("aria-busy");
   }
 }
 
@@ -95,7 +94,9 @@ function askAgain() {
   } catch (error) {
     return fail(error);
   }
-  if (request) calls.run((signal) => ask(request, signal));
+  if (!request) return;
+  byId("results").setAttribute("aria-busy", "true");
+  calls.run((signal) => ask(request, signal));
 }
 
 function show(chosen) {

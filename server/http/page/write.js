@@ -55,7 +55,9 @@ export async function write(model, say, fail) {
       edges += message.edges?.edges || 0;
       pairs += Number(message.edges?.pairs || 0);
       entropies += message.predictiveEntropy || 0;
+      const follows = text.scrollTop + text.clientHeight >= text.scrollHeight - 2;  // it was scrolled to its end
       text.append(tokenOf(message, message.text || ""));
+      if (follows) text.scrollTop = text.scrollHeight;
       show(message.done ? `, ${milliseconds(message.timing?.totalUs)}` : "");
     }
     say(`${count(tokens)} tokens were written.`);
