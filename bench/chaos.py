@@ -43,7 +43,7 @@ def free_ports(number):
 
 
 class Replicas(threading.Thread):
-    """Three servers on ports of their own; one dies `every` so many seconds, and comes back."""
+    """Three servers on ports of their own; one dies each `every` seconds, and comes back."""
 
     def __init__(self, run, repository, ports, every):
         super().__init__(daemon=True)

@@ -15,7 +15,7 @@ files CASE    a tokenizer that asks for too much comes into the repository, and 
 http CASE     clients of the HTTP front: slow bodies, bodies of 64 MiB, half requests, 10,000 connections, answers that
               nobody reads; the others ask over gRPC
 
-Of the last four is measured what others get meanwhile: 1,000 short requests, whose p99 is compared with that beside a
+For the last four, the figures are what others get meanwhile: 1,000 short requests, whose p99 is compared with that beside a
 process that is busy on the server's core; health checks; the tokens of a generation. A long text with a deadline of
 0.3 s ends in time, and so does its work. The hostile files' own requests, or their load, end in a clear error. After the clients of HTTP its port answers and the
 memory for calls is free within 2 s.

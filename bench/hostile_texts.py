@@ -63,7 +63,7 @@ KINDS = {"WordPiece": (encoder, "bert", False, False), "byte-level BPE": (decode
 
 
 def requests(messages, text, generates, chats):
-    """(path, message) of each method that takes the text. Those of a causal model are cut, since its scores of so many
+    """(path, message) of each method that takes the text. Those of a causal model are cut, since its scores of that many
     windows are work that was asked for."""
     predict = messages.PredictRequest(model="hostile")
     sequence = predict.inputs.add().sequence

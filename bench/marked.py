@@ -21,7 +21,7 @@ TROUBLES = ("lost", "doubled", "crossed", "wrong_answers", "wrong_statuses")
 
 
 def connect(address):
-    """A channel with connections of its own. Of several addresses (ipv4:A,B) it takes each in turn."""
+    """A channel with connections of its own. With several addresses (ipv4:A,B) it takes each in turn."""
     return grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", 64 << 20),
                                                    ("grpc.use_local_subchannel_pool", 1),
                                                    ("grpc.lb_policy_name", "round_robin"),
@@ -58,7 +58,7 @@ class Marked:
 
     @staticmethod
     def marks(response):
-        """What an answer must have, byte for byte."""
+        """The part that an answer must have, byte for byte."""
         return tuple(prediction.SerializeToString(deterministic=True) for prediction in response.predictions)
 
     @staticmethod
@@ -128,7 +128,7 @@ class Caller(threading.Thread):
             self.trouble("crossed" if found in self.marked.answers else "wrong_answers", f"{request}"[:100])
 
     def until_answered(self, call, again):
-        """What the call gave. Where replicas die it is begun again after these codes."""
+        """The result of the call. Where replicas die it is begun again after these codes."""
         end = time.monotonic() + CALL_SECONDS
         while True:
             try:

@@ -18,7 +18,7 @@ of Hugging Face, of random weights, and the same token ids; our server reads the
   at once. Our server answers these as they come, without padding; the others get them as one batch, padded to the
   longest. Beside it stands what they take one after another, over ours at once. Logits must agree to 1e-4 of the largest.
 - `gpt2`, the shape of GPT-2 small, greedy: of one text prefill of 32 and 512 tokens, up to the first new token, and
-  decode, the time of each of 16 tokens after it. Of 16 texts at once, for us 16 calls and for the others a batch: prefill
+  decode, the time of each of 16 tokens after it. For 16 texts at once, for us 16 calls and for the others a batch: prefill
   of 32 and 128 tokens each, and 32 new tokens after 32, the time from the calls to the last token over all new tokens.
   The new tokens must be equal; of llama.cpp those of three quarters of the texts.
 
@@ -62,7 +62,7 @@ def flags():
 
 
 class Result:
-    """What has been measured so far. The file has it after every row."""
+    """The rows so far. The file has it after every row."""
 
     def __init__(self, args, parser):
         command = ["./dev", "bench", "models"]

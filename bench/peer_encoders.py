@@ -57,7 +57,7 @@ class TorchEncoder(Encoder):
 
 def onnx_file(engine, arrays):
     """The ONNX file of an encoder in float32, written where there is none yet: for one text of any length without a
-    mask, or for a batch of one shape. Of transformers' kinds of attention `eager` makes the smallest graph, which runs
+    mask, or for a batch of one shape. Among transformers' kinds of attention `eager` makes the smallest graph, which runs
     fastest."""
     several = "attention_mask" in arrays
     path = engine.folder.parent / ("batch.onnx" if several else "model.onnx")

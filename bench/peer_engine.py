@@ -45,7 +45,7 @@ def one_turn(call, seconds):
 
 def span(start, stamps, texts):
     """(wall, CPU) seconds of a new token of a generation that began at `start`; `stamps`: the moments of all tokens, in
-    order. Of one text the tokens after its first, where there are any; of several all of them, prompts included."""
+    order. For one text, the tokens after its first, where there are any; for several, all of them, prompts included."""
     if texts == 1 and len(stamps) > 1:
         start, stamps = stamps[0], stamps[1:]
     return (stamps[-1] - start) / len(stamps)
@@ -71,7 +71,7 @@ class Engine:
         self.load()
 
     def keep(self, key, make):
-        """What make() gave for this key and folder."""
+        """The result of make() for this key and folder."""
         if key not in self.kept:
             self.kept[key] = make()
         return self.kept[key]

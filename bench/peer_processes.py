@@ -32,7 +32,7 @@ class Stoppable:
 
 
 class Ours(Stoppable):
-    """The server. A text is a call. Of calls one after another `compute_us` counts, and for decode the time between
+    """The server. A text is a call. For calls one after another, `compute_us` counts, and for decode the time between
     messages; of calls at once the time until the last message."""
 
     def __init__(self, server, made_stubs, most_at_once):

@@ -1,7 +1,7 @@
 """The part of bench/models.py that times dense models beside other engines, which says what is compared.
 
 Engines run in turns, round by round; a process is stopped between its turns, so that its spinning threads take nothing
-from the others. Of a peer the call in its own process counts, with inputs and outputs bound where they can be.
+from the others. For a peer, the call in its own process counts, with inputs and outputs bound where they can be.
 """
 
 import math

@@ -3,7 +3,7 @@
 
     ./dev bench rollout [--calls 10000] [--rate 1500] [--only python] [--json FILE]
 
-So many calls of the bundled model `sentiment` are made while both serve, and again so many, at a fifth of which one
+So many calls of the bundled model `sentiment` are made while both serve, and as many again, at a fifth of which one
 replica gets SIGTERM, with a --drain_delay of 2 s. No call is made again by this script: what an answer costs in lost calls is left to what stands
 between. Cases: the Python client and the C++ client (`edgewise bench`), each with both addresses; and a client that calls
 once, behind HAProxy, nginx and Envoy with the configurations of deploy/, on other ports. A proxy that is not installed

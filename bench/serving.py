@@ -1,4 +1,4 @@
-"""What the scenarios of load share: a server on one core, `edgewise bench` on another, and figures beside their goals."""
+"""The shared parts of the scenarios of load: a server on one core, `edgewise bench` on another, and figures beside their goals."""
 
 import argparse
 import contextlib
@@ -131,7 +131,7 @@ class Calls:
         return self.ok & (self.latency <= deadline)
 
     def quantile(self, share):
-        """Of the seconds of the calls that were answered."""
+        """The percentile of the seconds of the calls that were answered."""
         return quantile(self.latency[self.ok], share)
 
     def forward(self):
@@ -151,7 +151,7 @@ class Calls:
 
 class Load:
     """One `edgewise bench` that runs. With `rate` arrivals are Poisson, and `clients` the most calls at a time (0: enough);
-    otherwise so many `clients` call in turn (0: one). `flood`: plain requests at a high rate, which a cheaper generator sends."""
+    otherwise this number of `clients` call in turn (0: one). `flood`: plain requests at a high rate, which a cheaper generator sends."""
 
     def __init__(self, folder, server, model, data, *, seconds, clients=0, rate=0, deadline=0, flood=False, flags=()):
         self.files = pathlib.Path(tempfile.mkdtemp(dir=folder))

@@ -205,9 +205,9 @@ struct Server::Parts {
     for (const char* all : kWholeServer) health.Set(all, ready);
   }
 
-  // On the engine's thread, after each of its works.
-  void WatchDevice() {
-    if (!backend->lost() || device_lost.exchange(true)) return;
+  // On the engine's thread, once.
+  void LoseDevice() {
+    device_lost = true;
     UpdateHealth();
     Log(LogLevel::kError, "device lost", {{"device", backend->device()}});
     if (options.on_device_lost) options.on_device_lost();
@@ -322,7 +322,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (!parts->grpc) return absl::InternalError("gRPC does not start");
   for (const char* all : kWholeServer) parts->health.Set(all, false);
   parts->repository.SetListener([raw] { raw->UpdateHealth(); });
-  parts->engine = std::make_unique<Engine>(parts->queue, raw->options, [raw] { raw->WatchDevice(); });
+  parts->engine = std::make_unique<Engine>(raw->queue, raw->options, raw->backend.get(), [raw] { raw->LoseDevice(); });
   parts->engine->Start(raw->backend->PreparesBeside());  // a GPU is left to the engine's thread
   std::unique_ptr<Server> server(new Server(std::move(parts)));
   Log(LogLevel::kInfo, "serving",

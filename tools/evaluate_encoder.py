@@ -4,7 +4,7 @@
     tools/evaluate_encoder.py FOLDER SENTENCES [--pairs 200] [--words 0] [--repeats 1]
 
 FOLDER is one of Hugging Face, with a sentence encoder. SENTENCES is a text file, one sentence a line (what follows a tab
-is dropped), such as dev.tsv of SST-2. With --words the sentences are joined, in their order, to texts of at least so many
+is dropped), such as dev.tsv of SST-2. With --words the sentences are joined, in their order, to texts of at least that many
 words; what is too long for the model is cut. Every other text is paired with the one most like it, the rest with any
 other, so that the pairs differ in how alike they are.
 
@@ -58,7 +58,7 @@ def write(path: pathlib.Path, lines: list) -> None:
 
 
 def dense_cosines(server: Server, folder: pathlib.Path, found: list) -> np.ndarray:
-    """Of every text with every other."""
+    """For every text with every other."""
     write(folder / "texts.jsonl", [{"text": text} for text in found])
     answers = ask(server, "predict", "--input", str(folder / "texts.jsonl"), "--dense", "--json").splitlines()
     rows = np.array([json.loads(line)["predictions"][0]["embedding"] for line in answers])

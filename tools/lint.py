@@ -18,7 +18,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PRODUCT = ("base", "kernels", "model", "server", "client", "selfcheck")
-# Beyond so many files clang-tidy takes longer than the tests; the files that changed last are checked.
+# Beyond this number of files clang-tidy takes longer than the tests; the files that changed last are checked.
 MOST_TIDY = 12
 LAST = ("-1", "-m", "--first-parent")  # the last commit; of a merge, all that it brought
 MUTEX = "absl/synchronization/mutex.h"
@@ -29,7 +29,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 def commands(build):
     """The words of each source's compile command, as clang takes them: {path from the root: [word]}. A source of a batch
-    (cmake/unity.cmake) has the command of its batch. Of a source that is compiled twice the last counts: of the CUDA sources
+    (cmake/unity.cmake) has the command of its batch. Where a source is compiled twice, the last counts: for CUDA sources
     that is the one for the emulator. nvcc's commands are left out."""
     found = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):

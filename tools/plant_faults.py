@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Plants faults in the sources, one at a time, and says which test of which command sees each.
 
-A fault is one line: a swapped comparison, an index or a bound off by one, a line dropped (faults/choose.py). What does
+A fault is one line: a swapped comparison, an index or a bound off by one, a line dropped (faults/choose.py). One that does
 not compile or compiles to the same code is not planted, nor what equivalent_faults.json says has no meaning: the next
 candidate takes its place. Faults are planted in a copy of the repository, never in the files you edit.
 

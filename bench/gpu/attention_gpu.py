@@ -15,7 +15,7 @@ is several runs between two CUDA events, over inputs that together do not fit in
 --layers times layers alone, in the cases of figures.py, beside PyTorch's attention, and prints what its figures are and
 what they must be.
 
-What the peers leave out: cuSPARSE and FlexAttention get the edges of the first copy of the inputs, drawn and laid out for
+Left out of the peers' time: cuSPARSE and FlexAttention get the edges of the first copy of the inputs, drawn and laid out for
 them before the clock starts. --dry-run runs all this on the CPU over emulated kernels, and measures nothing.
 """
 

@@ -123,7 +123,7 @@ class Edges:
         self.row_offsets = inputs.place(torch.cat([ends[:, :1] - self.row_edges[:, :1], ends], dim=1).contiguous())
 
     def _rows(self):
-        """Of every edge, its row among all heads' rows."""
+        """For every edge, its row among all heads' rows."""
         all_rows = torch.arange(self.row_edges.numel(), device=self.row_edges.device)
         return torch.repeat_interleave(all_rows, self.row_edges.view(-1), output_size=self.count)
 

@@ -12,7 +12,7 @@
 
 Ours is `compute_us` of the answers, the server's time without queue and client, as a median; rates are those that the
 client saw. A row is printed when it is there; --json gets them as JSON lines, behind one about the run. --seconds ends
-before so many have passed: rows for which there is no time are "not run". Needs numpy; the peers are left out, and a
+before that many have passed: rows for which there is no time are "not run". Needs numpy; the peers are left out, and a
 row says why, where there is no PyTorch with CUDA or no transformers. Exit codes: 0; 1 where a row failed or was not
 run.
 
@@ -98,7 +98,7 @@ class Report:
             print(json.dumps(row), file=self.file, flush=True)
 
     def row(self, case, precision, measure):
-        """What `measure` finds, as a row; or why there is none. Returns whether it was found."""
+        """The findings of `measure`, as a row; or why there is none. Returns whether it was found."""
         row = {"case": case, "precision": precision}
         if self.too_late(row, ROW_SECONDS):
             return False

@@ -72,7 +72,7 @@ class Ours:
         return value.value
 
     def draw(self, call, most):
-        """The number of edges. At most so many can be listed, once."""
+        """The number of edges. At most that many can be listed, once."""
         value = c_int64()
         self._check(self._Draw(self._bench, byref(call), most, byref(value)))
         return value.value

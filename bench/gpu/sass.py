@@ -44,8 +44,8 @@ MEMBERSHIP_WORK = ("HMMA", "MUFU.EX2", "FFMA", "LDG.E.128", "STG.E.128")
 
 WARP = 32
 PHILOX = 20  # wide products of a block of random numbers
-# The row of the last column: 1 % of 4,096 keys. Of ten events nine are edges. Of the threads of a warp that list 1,024
-# keys, the one with most edges has so many.
+# The row of the last column: 1 % of 4,096 keys. Nine events in ten are edges. The threads of a warp list 1,024
+# keys, and the one with most edges has this many.
 TOKENS, EDGES, EVENTS_OF_EDGE, COLUMNS, CLUSTERS = 4096, 41, 1.11, 64, 128
 MOST_OF_A_THREAD = 1.9
 ROWS_OF_A_WARP = 8  # that attend on tensor cores

@@ -46,27 +46,28 @@ class GatedCredentials final : public grpc::ServerCredentials {
         credentials_(certificates_ != nullptr ? certificates_->MakeCredentials()
                      : local                  ? grpc_local_server_credentials_create(LOCAL_TCP)
                                               : grpc_insecure_server_credentials_create()) {
-    const auto process = [](void* state, grpc_auth_context*, const grpc_metadata* metadata, size_t count,
-                            grpc_process_auth_metadata_done_cb done, void* call) {
-      const Gate& gate = *static_cast<const Gate*>(state);
-      gate.CountCall();
-      std::vector<absl::string_view> authorization;
-      for (const grpc_metadata& header : absl::MakeConstSpan(metadata, count)) {
-        if (grpc_slice_str_cmp(header.key, "authorization") == 0) authorization.push_back(ViewOf(header.value));
-      }
-      const absl::Status status =
-          gate.Admit(authorization).status();  // the header stays with the call, for PrincipalOf
-      done(call, nullptr, 0, nullptr, 0, static_cast<grpc_status_code>(status.code()),
-           status.ok() ? nullptr : std::string(status.message()).c_str());
-    };
     grpc_server_credentials_set_auth_metadata_processor(credentials_,
-                                                        {process, [](void*) {}, const_cast<Gate*>(gate_.get())});
+                                                        {Process, [](void*) {}, const_cast<Gate*>(gate_.get())});
   }
   ~GatedCredentials() override { grpc_server_credentials_release(credentials_); }
 
   void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {}
 
  private:
+  // gRPC asks it for each call. `state`: the gate. The header stays with the call, for PrincipalOf.
+  static void Process(void* state, grpc_auth_context*, const grpc_metadata* metadata, size_t count,
+                      grpc_process_auth_metadata_done_cb done, void* call) {
+    const Gate& gate = *static_cast<const Gate*>(state);
+    gate.counts.come.fetch_add(1, std::memory_order_relaxed);
+    std::vector<absl::string_view> authorization;
+    for (const grpc_metadata& header : absl::MakeConstSpan(metadata, count)) {
+      if (grpc_slice_str_cmp(header.key, "authorization") == 0) authorization.push_back(ViewOf(header.value));
+    }
+    const absl::Status status = gate.Admit(authorization).status();
+    done(call, nullptr, 0, nullptr, 0, static_cast<grpc_status_code>(status.code()),
+         status.ok() ? nullptr : std::string(status.message()).c_str());
+  }
+
   int AddPortToServer(const std::string& address, grpc_server* server) override {
     return grpc_server_add_http2_port(server, address.c_str(), credentials_);
   }
@@ -138,7 +139,7 @@ absl::Status Gate::ReadTokens(const std::string& file) {
 }
 
 absl::StatusOr<std::optional<Principal>> Gate::Admit(absl::Span<const absl::string_view> authorization) const {
-  if (closed()) return ShuttingDown();
+  if (closed_.load(std::memory_order_relaxed)) return ShuttingDown();
   const std::shared_ptr<const TokenSet> known = tokens();
   if (!known) return std::nullopt;
   if (authorization.empty()) return absl::UnauthenticatedError("authorization is missing; send \"Bearer <token>\"");

@@ -47,6 +47,14 @@ class TokenSet {
   std::vector<Entry> entries_;
 };
 
+// How calls of gRPC, and requests of HTTP, fare before their method has them. Any thread.
+struct CallCounts {
+  std::atomic<uint64_t> come = 0;       // to the gate, whether they pass or not
+  std::atomic<uint64_t> begun = 0;      // gRPC has handed them over to their method; not those given up before that
+  std::atomic<uint64_t> late = 0;       // refused since they were read late
+  std::atomic<uint64_t> abandoned = 0;  // their client gave them up before their message was whole
+};
+
 // Any thread.
 class Gate {
  public:
@@ -57,20 +65,13 @@ class Gate {
   absl::StatusOr<std::optional<Principal>> Admit(absl::Span<const absl::string_view> authorization) const;
   // Turns every call away from now on.
   void Close() { closed_.store(true); }
-  bool closed() const { return closed_.load(std::memory_order_relaxed); }
-  // Counts a call that has come, whether it passes or not, and tells how many have.
-  void CountCall() const { calls_.fetch_add(1, std::memory_order_relaxed); }
-  uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
-  // The same of calls that gRPC has handed over to their method. It never does so with those that their client has
-  // given up before.
-  void CountBegun() const { begun_.fetch_add(1, std::memory_order_relaxed); }
-  uint64_t begun() const { return begun_.load(std::memory_order_relaxed); }
   // Null: no token is needed.
   std::shared_ptr<const TokenSet> tokens() const;
 
+  mutable CallCounts counts;
+
  private:
   std::atomic<bool> closed_ = false;
-  mutable std::atomic<uint64_t> calls_ = 0, begun_ = 0;
   mutable absl::Mutex mutex_;
   std::shared_ptr<const TokenSet> tokens_ ABSL_GUARDED_BY(mutex_);
 };

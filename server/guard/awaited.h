@@ -2,7 +2,6 @@
 #ifndef EDGEWISE_SERVER_GUARD_AWAITED_H_
 #define EDGEWISE_SERVER_GUARD_AWAITED_H_
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -55,9 +54,6 @@ class AwaitedCalls {
   void Close();
   // Those of requests.
   size_t of_requests() const;
-  // Counts a call that its client gave up before its message was whole. Returns how many there were, and starts anew.
-  void CountAbandoned() { abandoned_.fetch_add(1, std::memory_order_relaxed); }
-  uint64_t TakeAbandoned() { return abandoned_.exchange(0); }
 
  private:
   void Erase(AwaitedCall& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -65,7 +61,6 @@ class AwaitedCalls {
   size_t End(const absl::Status& status, Condition condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::function<Time()> clock_;
-  std::atomic<uint64_t> abandoned_ = 0;
   mutable absl::Mutex mutex_;
   std::list<AwaitedCall*> calls_ ABSL_GUARDED_BY(mutex_);
   size_t of_requests_ ABSL_GUARDED_BY(mutex_) = 0;

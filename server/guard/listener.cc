@@ -337,6 +337,7 @@ void Listener::MeasureWaits(Time now) {
 }
 
 Clock::duration Listener::Waited(const std::string& peer) {
+  if (!behind_.load(std::memory_order_relaxed)) return {};
   const absl::MutexLock lock(&mutex_);
   const auto found = waits_.find(ParsePeer(peer));
   return found == waits_.end() ? Clock::duration() : found->second;

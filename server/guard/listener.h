@@ -62,17 +62,12 @@ class Listener {
   int CloseLate(double part, Clock::duration limit);
   // Accepts at most `count` connections until the next call, and none in which 4 KiB wait already: they end. LostCalls.
   void Ration(int connections) { ration_.store(connections); }
-  // Counts a call that is refused since it was read late, and tells how many were.
-  void CountLate() { late_calls_.fetch_add(1, std::memory_order_relaxed); }
-  uint64_t late_calls() const { return late_calls_.load(std::memory_order_relaxed); }
   // Bytes that gRPC has written and that the peer's kernel has not confirmed, on the connection with this name, or on
   // all. `peer`: as grpc::ServerContextBase::peer() gives it. 0: there is no such connection any more.
   uint64_t Unconfirmed(const std::string& peer);
   uint64_t Unconfirmed();
   // Looks at how long bytes wait in connections; at the next ones of many.
   void MeasureWaits(Time now);
-  // Whether bytes wait for more than 5 ms somewhere.
-  bool behind() const { return behind_.load(std::memory_order_relaxed); }
   // How long what has just been read of the peer had waited; 0: less than 5 ms.
   Clock::duration Waited(const std::string& peer);
   Clock::duration LongestWait();
@@ -109,7 +104,6 @@ class Listener {
   std::thread thread_;
   std::atomic<bool> hold_ = false;
   std::atomic<int> ration_ = LostCalls::kAnyNumber;
-  std::atomic<uint64_t> late_calls_ = 0;
   absl::Mutex mutex_;
   std::map<int, Connection> connections_ ABSL_GUARDED_BY(mutex_);  // by descriptor, which gRPC owns
   std::map<Peer, uint32_t> peers_ ABSL_GUARDED_BY(mutex_);

@@ -15,8 +15,8 @@ std::string WithoutPort(const std::string& peer) {
   return absl::StartsWith(peer, "ip") ? peer.substr(0, peer.rfind(':')) : peer;
 }
 
-Principal PrincipalOf(const grpc::ServerContextBase& call, const TokenSet* tokens) {
-  if (tokens != nullptr) {
+Principal PrincipalOf(const grpc::ServerContextBase& call, const Gate& gate) {
+  if (const std::shared_ptr<const TokenSet> tokens = gate.tokens()) {
     const auto header = call.client_metadata().find("authorization");
     if (header != call.client_metadata().end()) {
       const Principal* known = tokens->Find({header->second.data(), header->second.size()});

@@ -10,8 +10,8 @@
 namespace edgewise::server {
 
 // The caller's token, as the first 16 hexadecimal digits of its digest; else the subject of the client's certificate;
-// else the IP address without its port. `tokens`: null where none is required. Any thread.
-Principal PrincipalOf(const grpc::ServerContextBase& call, const TokenSet* tokens);
+// else the IP address without its port. Any thread.
+Principal PrincipalOf(const grpc::ServerContextBase& call, const Gate& gate);
 
 // "ipv4:10.0.0.1:1234" without ":1234".
 std::string WithoutPort(const std::string& peer);

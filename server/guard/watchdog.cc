@@ -78,13 +78,13 @@ void Watchdog::Run(const std::stop_token& stop) {
     listener_->MeasureWaits(Clock::now());
     awaited_.EndExpired();
     BoundMemory();
-    EndGreedyCalls();
+    if (const uint64_t part = memory_.TakeWanting(); part > 0) EndGreedyCalls(part);
     if (tick % kTicksOfCalls == 0) EndLateConnections();
     if (tick % kTicksOfFiles != 0) continue;
     if (tick % kTicksOfMemory == 0) ReleaseUnused();
     listener_->MarkTraffic();
-    abandoned_before_ = std::exchange(abandoned_, 0);
-    behind_ = gate_.calls() - gate_.begun();
+    abandoned_before_ = std::exchange(abandoned_, gate_.counts.abandoned.load());
+    behind_ = gate_.counts.come - gate_.counts.begun;
     if (token_file_) ReadTokens();
     if (certificates_) ReadCertificates();
   }
@@ -106,11 +106,10 @@ void Watchdog::ReleaseUnused() {
 }
 
 void Watchdog::BoundMemory() {
-  abandoned_ += awaited_.TakeAbandoned();
   if (OverTheBound()) malloc_trim(0);  // what earlier calls have freed is nobody's
-  const uint64_t abandoned = abandoned_before_ + abandoned_;
+  const uint64_t abandoned = gate_.counts.abandoned - abandoned_before_;
   // Calls that have come since and that no thread has looked at yet.
-  const uint64_t more = gate_.calls() - gate_.begun() - behind_;
+  const uint64_t more = gate_.counts.come - gate_.counts.begun - behind_;
   const bool late = more >= kManyAbandoned && more < uint64_t{1} << 63;  // else there are fewer
   const bool floods = (late || abandoned >= kSomeAbandoned) && OverTheBound(2);
   listener_->Hold(floods);
@@ -123,9 +122,7 @@ void Watchdog::BoundMemory() {
   if (closed > 0) Log(LogLevel::kWarning, "connections closed for memory", {{"connections", closed}});
 }
 
-void Watchdog::EndGreedyCalls() {
-  const uint64_t part = memory_.TakeWanting();
-  if (part == 0) return;
+void Watchdog::EndGreedyCalls(uint64_t part) {
   absl::Status status = absl::ResourceExhaustedError(
       "the call was silent while others lacked the memory that calls of this client hold (--max_memory)");
   SetRetryDelay(status, kRetrySeconds);
@@ -135,8 +132,9 @@ void Watchdog::EndGreedyCalls() {
 }
 
 void Watchdog::EndLateConnections() {
+  const CallCounts& counts = gate_.counts;
   const LostCalls::Remedy remedy =
-      lost_.Look(gate_.calls(), gate_.begun(), listener_->late_calls(), listener_->LongestWait() >= kLate);
+      lost_.Look(counts.come, counts.begun, counts.late, listener_->LongestWait() >= kLate);
   listener_->Ration(remedy.accept);
   const int closed = remedy.drop > 0.0 ? listener_->CloseLate(remedy.drop, kLate) : 0;
   if (closed > 0)

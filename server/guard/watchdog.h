@@ -52,7 +52,7 @@ class Watchdog {
   bool OverTheBound(uint64_t times = 1) const;
   void ReleaseUnused();  // memory, to the system
   void BoundMemory();
-  void EndGreedyCalls();
+  void EndGreedyCalls(uint64_t part);
   void EndLateConnections();
   void ReadTokens();
   void ReadCertificates();
@@ -70,7 +70,7 @@ class Watchdog {
   std::optional<FileWatch> token_file_;
   std::atomic<uint64_t> of_models_ = 0;
   uint64_t behind_ = 0;  // calls that have come but were not begun, at the last second; some never are
-  uint64_t abandoned_before_ = 0, abandoned_ = 0;  // calls in the last second, and so far in this one; of thread_
+  uint64_t abandoned_before_ = 0, abandoned_ = 0;  // CallCounts a second before the last one, and at it; of thread_
   LostCalls lost_;                                 // of thread_
   std::jthread thread_;
 };

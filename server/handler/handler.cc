@@ -76,7 +76,11 @@ void LogAnswer(const Request& request, double seconds) {
   } else {
     fields.push_back({"inputs", request.work.inputs.size()});
   }
-  const double edges = outcome.edges(), pairs = outcome.pairs();
+  double edges = outcome.generated.edges, pairs = outcome.generated.pairs;  // mean per sample
+  for (const InputResult& result : outcome.results) {
+    edges += result.edges;
+    pairs += static_cast<double>(result.pairs);
+  }
   fields.insert(fields.end(), {{"samples", generates ? request.forecast.samples : outcome.results.front().samples},
                                {"edges", edges},
                                {"density", pairs > 0.0 ? edges / pairs : 0.0},
@@ -92,7 +96,7 @@ void LogAnswer(const Request& request, double seconds) {
 template <typename Message>
 void RequestHandler::Start(const Message& message, Ticket ticket) {
   in_flight_.fetch_add(1);
-  if (ticket.arrival == Time()) ticket.arrival = now();
+  if (ticket.arrival == Time()) ticket.arrival = queue_.now();
   RequestBounds bounds(ticket, [&] { return CheckWanted(ticket.stopping, ticket.deadline); });
   bool apart = !ticket.apart && !draining() && HasImages(message);
   absl::StatusOr<RequestPtr> request = nullptr;
@@ -142,7 +146,8 @@ absl::StatusOr<RequestPtr> RequestHandler::Admit(const Message& message, WorkBou
   ticket.priority = LevelOf(message.priority(), ticket.principal);
   const LoadedModel& loaded = *ticket.model;
   const double size = SizeOf(message, *loaded.model, options_.limits);
-  RETURN_IF_ERROR(CheckEarly(ticket, size));
+  const double least = loaded.costs->LeastSeconds(size);
+  if (least > 0.0) RETURN_IF_ERROR(queue_.Check(ticket, least));  // its size alone shows that it cannot be in time
   CallTerms terms = {.deadline = ticket.deadline, .stopping = ticket.stopping};
   if constexpr (std::is_same_v<Message, v1::GenerateRequest>) {
     if (message.messages_size() > 0) terms.local_time = options_.local_time();
@@ -155,21 +160,16 @@ absl::StatusOr<RequestPtr> RequestHandler::Admit(const Message& message, WorkBou
   request->ticket = std::move(ticket);
   Connect(*request);
   if constexpr (std::is_same_v<Message, v1::PredictRequest>) {
-    loaded.costs->ObserveRequest(request->forecast.demand);
-    shadows_.Prepare(message, *request);
+    loaded.costs->ObserveRequest(request->forecast.demand, size, LeastSeconds(*request));
+    if (loaded.profiles.shadow) shadows_.Prepare(message, *loaded.profiles.shadow, *request);
   }
-  loaded.costs->ObserveSize(size, LeastSeconds(*request));
-  loaded.metrics->CountValid(*request, Seconds(now() - request->ticket.arrival));
+  loaded.metrics->CountValid(*request, Seconds(queue_.now() - request->ticket.arrival));
   return request;
 }
 
-absl::Status RequestHandler::CheckEarly(const Ticket& ticket, double size) {
-  const double seconds = ticket.model->costs->LeastSeconds(size);
-  return seconds == 0.0 ? absl::OkStatus() : queue_.Check(ticket, seconds);
-}
-
 absl::Status RequestHandler::CheckWanted(const std::stop_token& stopping, Time deadline) const {
-  return cancelled_.load(std::memory_order_relaxed) ? ShuttingDown() : CancelledOrExpired(stopping, deadline, now());
+  return cancelled_.load(std::memory_order_relaxed) ? ShuttingDown()
+                                                    : CancelledOrExpired(stopping, deadline, queue_.now());
 }
 
 void RequestHandler::Connect(Request& request) {
@@ -205,9 +205,9 @@ void RequestHandler::Send(Request& request, const GeneratedToken& token, FinishR
 void RequestHandler::Finish(Request& request, const absl::Status& status) {
   const Ticket& ticket = request.ticket;
   const bool answered = status.ok();
-  const Time computed = now();
+  const Time computed = queue_.now();
   if (answered && ticket.response) FillResponse(request, *ticket.response);
-  const Time end = now();
+  const Time end = queue_.now();
   const double seconds = Seconds(end - ticket.arrival);
   if (answered && ticket.response) FillTiming(request, seconds, *ticket.response->mutable_timing());
   {
@@ -229,7 +229,7 @@ void RequestHandler::Finish(Request& request, const absl::Status& status) {
 }
 
 void RequestHandler::Refuse(const Ticket& ticket, const absl::Status& status) {
-  const double seconds = Seconds(now() - ticket.arrival);
+  const double seconds = Seconds(queue_.now() - ticket.arrival);
   ticket.metrics->CountRequest(ticket.metrics->Event(), ticket.rpc, status, seconds);
   ticket.reply(status);
   LogRefusal(ticket, status, seconds);
@@ -241,7 +241,7 @@ void RequestHandler::LogRefusal(const Ticket& ticket, const absl::Status& status
   uint64_t suppressed = 0;
   {
     const absl::MutexLock lock(&limiter_mutex_);
-    if (!limiter_.Allow(code, now(), suppressed)) return;
+    if (!limiter_.Allow(code, queue_.now(), suppressed)) return;
   }
   std::vector<LogField> fields = {{"request_id", ticket.id},
                                   {"model", ticket.model_name},

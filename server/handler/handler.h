@@ -1,5 +1,5 @@
 // Carries a request around its computation: admits, checks and queues it, and at its end answers, counts and logs it.
-// Knows no RPC library; rpc/ puts gRPC around it.
+// Knows no RPC library; wire/ puts gRPC around it.
 #ifndef EDGEWISE_SERVER_HANDLER_HANDLER_H_
 #define EDGEWISE_SERVER_HANDLER_HANDLER_H_
 
@@ -53,7 +53,6 @@ class RequestHandler {
   PreparationThreads& preparations() { return preparations_; }
   // Requests between Start and the return of `reply`, and messages that are prepared apart.
   int64_t in_flight() const { return in_flight_.load() + preparations_.count(); }
-  Time now() const { return queue_.now(); }
   // CANCELLED, DEADLINE_EXCEEDED or UNAVAILABLE: nobody waits for the answer, or CancelPreparing was called.
   absl::Status CheckWanted(const std::stop_token& stopping, Time deadline) const;
   // Tells the engine that a client took tokens or cancelled, so that its generation can go on.
@@ -68,8 +67,6 @@ class RequestHandler {
   // Starts the message again on a thread of `preparations_`; it is copied.
   template <typename Message>
   void StartApart(const Message& message, Ticket ticket);
-  // Cheap early refusal: refuses a message whose size alone shows that it cannot finish in time.
-  absl::Status CheckEarly(const Ticket& ticket, double size);
   // Has the engine tell `request` of its tokens and its end.
   void Connect(Request& request);
   void Send(Request& request, const GeneratedToken& token, FinishReason finish);

@@ -281,7 +281,7 @@ void SetCap(const Request& request, v1::Budget& budget) {
 
 void FillDegraded(const Request& request, v1::Degraded& degraded) {
   const Forecast& forecast = request.forecast;
-  degraded.set_requested_samples(request.work.samples());
+  degraded.set_requested_samples(request.work.inputs.front().samples);
   degraded.set_samples(forecast.samples);
   degraded.set_reason(static_cast<v1::Degraded::Reason>(forecast.reason));
   if (forecast.cap == 0.0) return;

@@ -73,11 +73,10 @@ bool IsDropped(const absl::Status& status) {
 
 }  // namespace
 
-void Shadows::Prepare(const v1::PredictRequest& message, Request& request) {
+void Shadows::Prepare(const v1::PredictRequest& message, const ShadowConfig& config, Request& request) {
   const LoadedModel& loaded = *request.ticket.model;
-  const std::optional<ShadowConfig>& config = loaded.profiles.shadow;
   // A request that fits its deadline gets samples by the moment; a second computation would get others.
-  if (!config || request.work.fits_deadline || LotOf(request) >= config->share) return;
+  if (request.work.fits_deadline || LotOf(request) >= config.share) return;
   MemoryHold preparing(memory_);
   const Ticket of_check = {.deadline = request.ticket.deadline,  // until it is computed
                            .stopping = loaded.leaving,
@@ -85,7 +84,7 @@ void Shadows::Prepare(const v1::PredictRequest& message, Request& request) {
                            .apart = request.ticket.apart};
   RequestBounds bounds(
       of_check, [this, &of_check] { return CancelledOrExpired(of_check.stopping, of_check.deadline, queue_.now()); });
-  const CallTerms terms = {.deadline = of_check.deadline, .stopping = of_check.stopping, .profile = config->profile};
+  const CallTerms terms = {.deadline = of_check.deadline, .stopping = of_check.stopping, .profile = config.profile};
   absl::StatusOr<Work> work = Validate(message, *loaded.model, loaded.profiles, options_.limits, terms, bounds);
   if (work.ok() && Same(*work->settings, *request.work.settings)) return;
   request.shadow = std::make_shared<Shadow>();

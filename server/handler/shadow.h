@@ -33,9 +33,9 @@ class Shadows {
   Shadows(const ServerOptions& options, MemoryLedger& memory, RequestQueue& queue)
       : options_(options), memory_(memory), queue_(queue) {}
 
-  // Gives a checked request its shadow where it belongs to the share. `message`: of the request. The choice depends on
-  // the request's seed, id and inputs alone.
-  void Prepare(const v1::PredictRequest& message, Request& request);
+  // Gives a checked request its shadow where it belongs to the share of `config`, that of its model. `message`: of the
+  // request. The choice depends on the request's seed, id and inputs alone.
+  void Prepare(const v1::PredictRequest& message, const ShadowConfig& config, Request& request);
   // A request with a shadow was answered. Its results are taken.
   void Start(Request& answered);
 

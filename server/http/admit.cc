@@ -85,7 +85,7 @@ HttpRefusal Connection::ReadFields() {
   if (request.path.empty() || request.path[0] != '/') {
     return {400, absl::InvalidArgumentError("the target does not begin with /")};
   }
-  exchange.arrival = host_.parts != nullptr ? host_.parts->handler.now() : Clock::now();
+  exchange.arrival = host_.parts != nullptr ? host_.parts->options.clock() : Clock::now();
   exchange.principal.name = peer_;
   Routes::Match match = host_.routes.Find(request.method, request.path);
   error_ = match.error;

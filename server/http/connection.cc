@@ -152,7 +152,7 @@ void Connection::OnGone() {
   if (phase_ == Phase::kBody) {
     if (!StopAwaiting()) return;  // GiveUp has an answer
     if (host_.parts != nullptr) {
-      host_.parts->awaited.CountAbandoned();
+      host_.parts->gate.counts.abandoned.fetch_add(1, std::memory_order_relaxed);
       if (exchange_->route->rpc) {
         host_.parts->handler.CountUnread(*exchange_->route->rpc, absl::CancelledError("the client is gone"));
       }

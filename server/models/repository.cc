@@ -307,16 +307,19 @@ absl::Status Repository::UnknownVersion(const std::string& name, int64_t version
 }
 
 Resolved Repository::Resolve(const std::string& name, int64_t version) const {
-  const absl::Status checked = CheckNames(name, version);
   const absl::MutexLock lock(&mutex_);
   const auto model = models_.find(name);
-  if (model == models_.end()) return {checked.ok() ? UnknownModel(name) : checked, nullptr, metrics_.other()};
+  if (model == models_.end()) {
+    const absl::Status checked = CheckNames(name, version);
+    return {checked.ok() ? UnknownModel(name) : checked, nullptr, metrics_.other()};
+  }
   const Versions& versions = model->second;
   const auto found = version > 0 ? versions.find(version) : Latest(versions);
   if (found == versions.end()) return {UnknownVersion(name, version, versions), nullptr, metrics_.other()};
   const Entry& entry = found->second;
-  if (checked.ok() && entry.loaded) return {absl::OkStatus(), entry.loaded, entry.metrics};
-  return {checked.ok() ? NotServing(name, found->first, entry) : checked, nullptr, entry.metrics};
+  if (version < 0) return {CheckNames(name, version), nullptr, entry.metrics};
+  if (!entry.loaded) return {NotServing(name, found->first, entry), nullptr, entry.metrics};
+  return {absl::OkStatus(), entry.loaded, entry.metrics};
 }
 
 // The highest version that is ready; else the highest that loads; else the highest, whose error is the answer.

@@ -156,9 +156,10 @@ std::string LogBody(std::string_view event, const std::vector<LogField>& fields)
   for (const LogField& field : fields) {
     absl::StrAppend(&line, ",\"", field.key, "\":");
     if (const auto* text = std::get_if<std::string_view>(&field.value)) AppendString(*text, kLongestString, line);
-    if (const auto* number = std::get_if<int64_t>(&field.value)) absl::StrAppend(&line, *number);
-    if (const auto* number = std::get_if<uint64_t>(&field.value)) absl::StrAppend(&line, *number);
     if (const auto* number = std::get_if<double>(&field.value)) AppendNumber(*number, line);
+    if (const auto* number = std::get_if<int64_t>(&field.value)) absl::StrAppend(&line, *number);
+    if (const auto* number = std::get_if<uint32_t>(&field.value)) absl::StrAppend(&line, *number);
+    if (const auto* number = std::get_if<uint64_t>(&field.value)) absl::StrAppend(&line, *number);
   }
   return line;
 }

@@ -17,17 +17,8 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
 // Refers to the key and to a string; both must outlive it.
 struct LogField {
-  LogField(const char* key, std::string_view value) : key(key), value(value) {}
-  LogField(const char* key, const std::string& value) : key(key), value(std::string_view(value)) {}
-  LogField(const char* key, const char* value) : key(key), value(std::string_view(value)) {}
-  LogField(const char* key, int value) : key(key), value(static_cast<int64_t>(value)) {}
-  LogField(const char* key, int64_t value) : key(key), value(value) {}
-  LogField(const char* key, uint32_t value) : key(key), value(static_cast<int64_t>(value)) {}
-  LogField(const char* key, uint64_t value) : key(key), value(value) {}
-  LogField(const char* key, double value) : key(key), value(value) {}
-
   const char* key;
-  std::variant<std::string_view, int64_t, uint64_t, double> value;
+  std::variant<std::string_view, int64_t, uint32_t, uint64_t, double> value;
 };
 
 // Nothing is written before StartLog. StopLog writes the lines that are left; false: stderr blocked for a second and

@@ -151,6 +151,8 @@ size_t CodeIndex(absl::StatusCode code) {
   return static_cast<size_t>(found - kCodes.begin());
 }
 
+std::string CodeName(size_t index) { return absl::StatusCodeToString(kCodes[index]); }
+
 std::vector<prometheus::MetricFamily> ProcessMetrics() {
   using prometheus::MetricType;
   std::vector<prometheus::MetricFamily> families;

@@ -1,4 +1,5 @@
-// Names, help and buckets of every metric. Only metrics.cc includes this, and with it prometheus-cpp.
+// Names, help and buckets of every metric. Only the sources of metrics.h include this, and with it
+// prometheus-cpp.
 #ifndef EDGEWISE_SERVER_OBSERVE_METRIC_FAMILIES_H_
 #define EDGEWISE_SERVER_OBSERVE_METRIC_FAMILIES_H_
 
@@ -39,6 +40,7 @@ inline constexpr std::array<absl::StatusCode, 10> kCodes = {
     absl::StatusCode::kInternal,     absl::StatusCode::kFailedPrecondition, absl::StatusCode::kUnavailable,
     absl::StatusCode::kUnimplemented};
 size_t CodeIndex(absl::StatusCode code);  // in kCodes
+std::string CodeName(size_t index);       // of kCodes
 
 inline constexpr size_t kRpcs = 7;  // enum Rpc
 

@@ -120,6 +120,7 @@ class ModelMetrics : public std::enable_shared_from_this<ModelMetrics> {
   friend class LoadedMetrics;
   friend class Metrics;
   struct Series;
+  void RemoveAll();  // for good; the caller holds the families' mutex alone
   MetricFamilies& families_;
   const std::string model_;
   const std::string version_;

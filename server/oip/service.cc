@@ -23,15 +23,11 @@ class InferReactor final : public UnaryReactor {
     if (!Take(*message)) return;
     const absl::Status status = AdmitInfer(context_, *message, TensorsOf(*message), message_memory_, infer_);
     if (!status.ok()) return End(status);
-    Ticket ticket = {.deadline = infer_.DeadlineOf(context_.handler.now(), deadline()),
-                     .stopping = cancelled_.get_token(),
-                     .principal = principal_,
-                     .reply = [this](const absl::Status& end) { Reply(end); },
-                     .response = response_.get(),
-                     .memory = &memory_,
-                     .apart = apart(),
-                     .alone = alone(),
-                     .arrival = arrival()};
+    Ticket ticket = NewTicket();
+    ticket.deadline = infer_.DeadlineOf(context_.options.clock(), ticket.deadline);
+    ticket.response = response_.get();
+    ticket.reply = [this](const absl::Status& end) { Reply(end); };
+    ticket.alone = IsAlone(ticket);
     const v1::PredictRequest request = std::move(infer_.request);  // the answer may come before the return
     context_.handler.Start(request, std::move(ticket));
   }
@@ -69,10 +65,10 @@ class TellReactor final : public UnaryReactor {
 };
 
 template <typename Request, typename Response>
-std::function<RawReactor*(RawCall& call)> Telling(
+std::function<std::unique_ptr<RawReactor>(RawCall& call)> Telling(
     RpcContext& context, std::function<absl::StatusOr<Response>(const Request& request)> tell) {
   return [&context, tell = std::move(tell)](RawCall& call) {
-    return Started(new TellReactor<Request, Response>(context, call, tell));
+    return std::make_unique<TellReactor<Request, Response>>(context, call, tell);
   };
 }
 
@@ -123,7 +119,7 @@ OpenInferenceService::OpenInferenceService(RpcContext& context, std::function<bo
           context,
           [&models](const auto& request) { return DescribeModel(models, request.name(), request.version()); }));
   Add("/inference.GRPCInferenceService/ModelInfer",
-      [&context](RawCall& call) { return Started(new InferReactor(context, call)); });
+      [&context](RawCall& call) { return std::make_unique<InferReactor>(context, call); });
   Add("/inference.GRPCInferenceService/ModelConfig",
       Telling<inference::ModelConfigRequest, inference::ModelConfigResponse>(
           context, [&models, &options](const auto& request) {

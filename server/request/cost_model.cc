@@ -250,7 +250,7 @@ void CostModel::ObserveLength(double generated, double max_new_tokens) {
   length_ += kRecent * (generated / max_new_tokens - length_);
 }
 
-void CostModel::ObserveRequest(const Demand& demand) {
+void CostModel::ObserveRequest(const Demand& demand, double size, double least_seconds) {
   const absl::MutexLock lock(&mutex_);
   const double part = usual_.passes > 0.0 ? kRecent : 1.0;
   const auto mix = [part](double& mean, double value) { mean += part * (value - mean); };
@@ -259,6 +259,9 @@ void CostModel::ObserveRequest(const Demand& demand) {
   mix(usual_.pairs, demand.pairs);
   mix(usual_.edges, demand.edges);
   mix(usual_.summed, demand.summed);
+  if (!(least_seconds > 0.0 && size > 0.0)) return;
+  const double seen = least_seconds / size;
+  least_ = least_ > 0.0 ? std::min(seen, least_ * kForget) : seen;
 }
 
 double CostModel::Capacity() const {
@@ -270,13 +273,6 @@ double CostModel::Capacity() const {
 double CostModel::LeastSeconds(double size) const {
   const absl::MutexLock lock(&mutex_);
   return least_ * size;
-}
-
-void CostModel::ObserveSize(double size, double predicted_seconds) {
-  if (!(predicted_seconds > 0.0 && size > 0.0)) return;
-  const double seen = predicted_seconds / size;
-  const absl::MutexLock lock(&mutex_);
-  least_ = least_ > 0.0 ? std::min(seen, least_ * kForget) : seen;
 }
 
 void CostModel::ObserveEdges(double tokens, double pairs, double edges) {

@@ -85,8 +85,9 @@ class CostModel {
   // A generation ended on its own.
   void ObserveLength(double generated, double max_new_tokens);
 
-  // Records the demand of a request that came. The usual demand is the recent mean.
-  void ObserveRequest(const Demand& demand);
+  // Records a request that came: its demand, its size and the least seconds that are predicted for it. The usual demand
+  // is the recent mean. A size or seconds of 0 are not known.
+  void ObserveRequest(const Demand& demand, double size, double least_seconds);
   // Requests of the usual demand that the device would answer in a second, one by one. 0 before the first request, or
   // the first observation.
   double Capacity() const;
@@ -94,7 +95,6 @@ class CostModel {
   // A lower bound on the seconds of a request of this size: the fastest recent request, scaled by size. `size`: bytes
   // of the message times samples. 0 before the first.
   double LeastSeconds(double size) const;
-  void ObserveSize(double size, double predicted_seconds);
 
  private:
   static constexpr int kTerms = 6;

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -139,9 +138,6 @@ struct Work {
   uint64_t cost = 0;  // for the queue's limit: positions, pads included, entries of biases and edges of given graphs
   bool may_degrade = false;    // its client takes less than it asked for (schedule/degrade.h)
   bool fits_deadline = false;  // likewise: as much as the deadline allows
-
-  // Samples that each input asks for.
-  uint32_t samples() const { return inputs.empty() ? 1 : inputs.front().samples; }
 };
 
 // The course and the results of the computation, filled by the queue and the engine.
@@ -162,17 +158,6 @@ struct Outcome {
     double utilization = -1.0;  // edges of the most expensive row over its cap; < 0: no budget
     bool capped = false;
   } generated;
-
-  // Mean per sample, summed over inputs or generated rows.
-  double edges() const {
-    return std::accumulate(results.begin(), results.end(), generated.edges,
-                           [](double sum, const InputResult& result) { return sum + result.edges; });
-  }
-  double pairs() const {
-    return std::accumulate(results.begin(), results.end(), generated.pairs, [](double sum, const InputResult& result) {
-      return sum + static_cast<double>(result.pairs);
-    });
-  }
 };
 
 // Three values that one stage each writes, and the outcome. Owned by the handler, the queue and the engine in turn.

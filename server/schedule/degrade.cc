@@ -97,7 +97,7 @@ Forecast MakeForecast(const LoadedModel& loaded, const Work& work) {
         costs.PredictGeneration(static_cast<double>(work.tokens), work.generation->options.max_new_tokens);
     return forecast;
   }
-  forecast.samples = work.samples();
+  forecast.samples = work.inputs.front().samples;
   std::vector<Demand> ones;
   for (const ModelInput& input : work.inputs) {
     const Demand demand = costs.Expected(*loaded.model, input);

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/cores.h"
 
@@ -26,14 +27,14 @@ void Engine::Join() {
 std::optional<Turn> Engine::RunOnce(bool wait) {
   passes_.EndDue();
   background_.EndDue();
-  generations_.Update();
-  const PerLevel<bool> can_step = generations_.CanStep();
+  UnderWay under_way = generations_.Update();
+  under_way.background = !background_.empty();
+  const PerLevel<bool>& can_step = under_way.generations;
   const bool goes_on = std::find(can_step.begin(), can_step.end(), true) != can_step.end();
-  const Wait patience = !wait || goes_on || !passes_.empty() || !background_.empty() ? Wait::kNot
+  const Wait patience = !wait || goes_on || !passes_.empty() || under_way.background ? Wait::kNot
                         : generations_.empty()                                       ? Wait::kForWork
                                                                                      : Wait::kAWhile;
-  Assignment work =
-      queue_.Next(patience, {can_step, generations_.room(), generations_.cache_bytes(), !background_.empty()});
+  Assignment work = queue_.Next(patience, under_way);
   if (work.end() && passes_.empty() && generations_.empty() && background_.empty()) return std::nullopt;
   if (work.job) work.job();
   if (work.generation) generations_.Start(std::move(work.generation));
@@ -44,13 +45,13 @@ std::optional<Turn> Engine::RunOnce(bool wait) {
   }
   if (work.none() && !background_.empty()) background_.Step(0);
   if (work.turn.kind == Turn::kStart) passes_.Start(std::move(work.batch), work.turn.pass);
-  if (work.turn.kind == Turn::kStart || work.turn.kind == Turn::kStep) passes_.Step(work.turn.pass, work.turn.share);
+  if (work.turn.kind == Turn::kStart || work.turn.kind == Turn::kStep) passes_.Step(work.turn.pass, work.turn.kept);
   if (work.turn.kind == Turn::kGeneration) {
     const Time start = queue_.now();
     generations_.Step(work.turn.level);
     queue_.Generated(work.turn.level, Seconds(queue_.now() - start));
   }
-  after_work_();
+  if (on_lost_ && device_->lost()) std::exchange(on_lost_, nullptr)();
   return work.turn;
 }
 

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/backend.h"
 #include "server/base/options.h"
 #include "server/schedule/finisher.h"
 #include "server/schedule/generations.h"
@@ -20,13 +21,16 @@ namespace edgewise::server {
 
 class Engine {
  public:
-  // `queue` must outlive the engine. `after_work` is called on the engine's thread after each job or step.
-  Engine(RequestQueue& queue, const ServerOptions& options, std::function<void()> after_work)
+  // `queue` and `device` must outlive the engine. `on_lost` is called once, on the engine's thread, after the step in
+  // which the device was lost (Backend::lost).
+  Engine(RequestQueue& queue, const ServerOptions& options, const Backend* device = nullptr,
+         std::function<void()> on_lost = nullptr)
       : queue_(queue),
         passes_(queue, finisher_, options.max_step),
         background_(queue, finisher_, options.max_step),
         generations_(queue, options),
-        after_work_(std::move(after_work)) {}
+        device_(device),
+        on_lost_(std::move(on_lost)) {}
   // The queue must be closed. Waits for the work that is left.
   ~Engine() { Join(); }
 
@@ -52,7 +56,8 @@ class Engine {
   Passes passes_;
   Passes background_;  // at most one, which takes a step where there is nothing else to do
   Generations generations_;
-  const std::function<void()> after_work_;
+  const Backend* const device_;
+  std::function<void()> on_lost_;  // null once it was called
   std::thread thread_;
 };
 

@@ -7,9 +7,9 @@
 
 namespace edgewise::server {
 
-FairQueue::Share FairQueue::ShareOf(const std::string& principal) const {
-  const auto share = shares_.find(principal);
-  return share == shares_.end() ? Share() : share->second;
+FairQueue::Usage FairQueue::UsageOf(const std::string& principal) const {
+  const auto usage = usage_.find(principal);
+  return usage == usage_.end() ? Usage() : usage->second;
 }
 
 Account& FairQueue::Open(size_t level, const std::string& principal) {
@@ -30,9 +30,9 @@ void FairQueue::Charge(size_t level, const std::string& principal, double second
 
 void FairQueue::Push(RequestPtr request) {
   Account& account = Open(request->ticket.priority - 1, request->ticket.principal.name);
-  Share& share = shares_[request->ticket.principal.name];
-  ++share.requests, ++requests_;
-  share.cost += request->work.cost, cost_ += request->work.cost;
+  Usage& usage = usage_[request->ticket.principal.name];
+  ++usage.requests, ++requests_;
+  usage.cost += request->work.cost, cost_ += request->work.cost;
   account.seconds += LeastSeconds(*request);
   account.longest = std::max(account.longest, request->forecast.seconds);
   account.waiting.push_back(std::move(request));
@@ -40,10 +40,10 @@ void FairQueue::Push(RequestPtr request) {
 
 // The sums without the request, which is taken next.
 void FairQueue::Leave(Account& account, const Request& request) {
-  const auto share = shares_.find(request.ticket.principal.name);
-  --share->second.requests, --requests_;
-  share->second.cost -= request.work.cost, cost_ -= request.work.cost;
-  if (share->second.requests == 0) shares_.erase(share);
+  const auto usage = usage_.find(request.ticket.principal.name);
+  --usage->second.requests, --requests_;
+  usage->second.cost -= request.work.cost, cost_ -= request.work.cost;
+  if (usage->second.requests == 0) usage_.erase(usage);
   account.seconds -= LeastSeconds(request);
 }
 
@@ -88,13 +88,13 @@ std::vector<RequestPtr> FairQueue::MakeRoom(const std::string& principal, uint64
   const auto less = [by_cost](const auto& a, const auto& b) {
     return by_cost ? a.second.cost < b.second.cost : a.second.requests < b.second.requests;
   };
-  const auto most = std::max_element(shares_.begin(), shares_.end(), less);
-  if (most == shares_.end() || most->first == principal) return {};
+  const auto most = std::max_element(usage_.begin(), usage_.end(), less);
+  if (most == usage_.end() || most->first == principal) return {};
   const std::string largest = most->first;
-  Share left = most->second;  // of the largest, after its newest requests
+  Usage left = most->second;  // of the largest, after its newest requests
   uint64_t line = cost_;
   std::vector<std::pair<size_t, size_t>> newest;  // level and index
-  const Share own = ShareOf(principal);
+  const Usage own = UsageOf(principal);
   for (size_t level = kPriorityLevels; level-- > 0;) {
     const auto account = accounts(level).find(largest);
     if (account == accounts(level).end()) continue;

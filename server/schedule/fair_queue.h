@@ -42,7 +42,7 @@ class FairQueue {
  public:
   using Accounts = std::map<std::string, Account>;  // by the principal's name
   // The waiting requests of one principal, on all levels.
-  struct Share {
+  struct Usage {
     size_t requests = 0;
     uint64_t cost = 0;  // as Work::cost
   };
@@ -51,7 +51,7 @@ class FairQueue {
   uint64_t cost() const { return cost_; }
   const Accounts& accounts(size_t level) const { return levels_[level].accounts; }
   double clock(size_t level) const { return levels_[level].clock; }
-  Share ShareOf(const std::string& principal) const;
+  Usage UsageOf(const std::string& principal) const;
 
   // The account of a principal, which is opened where there is none.
   Account& Open(size_t level, const std::string& principal);
@@ -78,7 +78,7 @@ class FairQueue {
   void Leave(Account& account, const Request& request);
 
   PerLevel<Level> levels_;
-  std::map<std::string, Share> shares_;  // of principals with a request that waits
+  std::map<std::string, Usage> usage_;  // of principals with a request that waits
   size_t requests_ = 0;
   uint64_t cost_ = 0;
 };

@@ -115,7 +115,8 @@ void Generations::Start(RequestPtr request) {
   running_.push_back(std::move(running));
 }
 
-void Generations::Update() {
+UnderWay Generations::Update() {
+  if (running_.empty()) return {.room = {max_generations_, max_cache_bytes_}};
   const Time now = queue_.now();
   const bool shutdown = queue_.cancelled();
   size_t parked = running_.size() - Active();
@@ -140,6 +141,7 @@ void Generations::Update() {
   }
   GiveMemory();
   GoOn();
+  return {CanStep(), room(), cache_bytes()};
 }
 
 template <typename Is>

@@ -38,8 +38,9 @@ class Generations {
   // Starts a request that fits into room(); ends it at once if the model refuses it.
   void Start(RequestPtr request);
   // Ends the generations that are cancelled or expired, all of them at a shutdown, and those whose client has taken
-  // nothing for unread_timeout. Parks others, gives memory to those that need it, and lets parked ones go on.
-  void Update();
+  // nothing for unread_timeout. Parks others, gives memory to those that need it, and lets parked ones go on. Returns
+  // the three above.
+  UnderWay Update();
   // Runs one step of this level: a layer of a part of the next prompt in turn, and of others that fit whole beside it;
   // or a token of all generations that can decode with the next in turn. Short prompts (kShortPromptRows) run with the
   // tokens; where there are neither tokens nor long prompts, as prompts, since more of them fit in such a step. Clients

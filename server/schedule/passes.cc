@@ -64,18 +64,18 @@ struct Passes::Running {
 
   Running(Requests requests, Pass::Options options, Finisher& to_end, uint64_t pass_number)
       : answers(to_end),
+        model(*requests[0]->ticket.model),
         number(pass_number),
         background(requests[0]->ticket.background),
-        demand(SumOf(requests)),
-        pass(*requests[0]->ticket.model->model, RunsOf(requests), options) {
+        pass(*model.model, RunsOf(requests), options) {
     for (std::shared_ptr<Request>& request : requests) {
       tokens += request->work.tokens;
       members.push_back({std::move(request), inputs});
       inputs += static_cast<int64_t>(members.back().request->work.inputs.size());
     }
+    waited_for = members.size();
   }
 
-  const LoadedModel& model() const { return *members[0].request->ticket.model; }
   // The samples that every input of the request has.
   uint32_t SamplesDone(const Member& member) const {
     uint32_t done = std::numeric_limits<uint32_t>::max();
@@ -84,15 +84,22 @@ struct Passes::Running {
     }
     return done;
   }
-  // The seconds that its requests may give up of those that are left; 0 where one of them has not agreed.
-  double Spare(double remaining) const {
+  // How far it is. Where all of its requests agree, they may give up the seconds that are left but one sample of each.
+  Progress progress() const {
+    Progress at{.stepped = stepped, .ends = Time::min()};
+    bool done = true, agree = true;
     double least = 0.0;
     for (const Member& member : members) {
       if (member.ended) continue;
-      if (!member.request->work.may_degrade) return 0.0;
-      if (SamplesDone(member) == 0) least += member.request->forecast.one_seconds;
+      const Request& request = *member.request;
+      at.ends = std::max(at.ends, request.ticket.deadline);
+      done &= Done(member);
+      agree &= request.work.may_degrade;
+      if (agree && SamplesDone(member) == 0) least += request.forecast.one_seconds;
     }
-    return std::max(0.0, remaining - least);
+    if (!done) at.remaining = std::max(predicted - seconds, kLeastLeft * predicted);
+    if (agree) at.spare = std::max(0.0, at.remaining - least);
+    return at;
   }
   void Limit(Member& member, uint32_t samples, DegradedBy reason) {
     Request& request = *member.request;
@@ -111,25 +118,11 @@ struct Passes::Running {
     }
     return true;
   }
-  bool AllDone() const {
-    return std::all_of(members.begin(), members.end(),
-                       [this](const Member& member) { return member.ended || Done(member); });
-  }
-  // The last deadline of those who wait for it.
-  Time Ends() const {
-    Time ends = Time::min();
-    for (const Member& member : members) {
-      if (!member.ended) ends = std::max(ends, member.request->ticket.deadline);
-    }
-    return ends;
-  }
-  bool AllEnded() const {
-    return std::all_of(members.begin(), members.end(), [](const Member& member) { return member.ended; });
-  }
 
   void End(Member& member, const absl::Status& status) {
     member.request->outcome.compute_seconds += seconds;
     member.ended = true;
+    --waited_for;
     answers.End(member.request, status);
   }
   // Nobody waits for it any more.
@@ -141,12 +134,13 @@ struct Passes::Running {
   }
 
   Finisher& answers;
+  const LoadedModel& model;  // of the tickets
   std::vector<Member> members;
+  size_t waited_for = 0;  // members that have not ended
   int64_t inputs = 0;
   uint64_t tokens = 0;  // valid ones, one sample
   const uint64_t number;
   const bool background;
-  const Demand demand;
   double predicted = 0.0;                         // seconds
   double seconds = 0.0;                           // in its start and its steps so far
   double start_seconds = 0.0;                     // of these: not yet told to the scheduler
@@ -164,10 +158,7 @@ Passes::Passes(RequestQueue& queue, Finisher& answers, Clock::duration max_step)
 Passes::~Passes() = default;
 
 void Passes::Tell(const Running& running, double seconds) {
-  if (running.background) return;
-  const double remaining =
-      running.AllDone() ? 0.0 : std::max(running.predicted - running.seconds, kLeastLeft * running.predicted);
-  queue_.Stepped(running.number, {remaining, running.Spare(remaining), running.stepped, running.Ends()}, seconds);
+  if (!running.background) queue_.Stepped(running.number, running.progress(), seconds);
 }
 
 void Passes::Erase(const Running& running) {
@@ -211,7 +202,7 @@ void Passes::Start(std::vector<RequestPtr> requests, uint64_t number) {
     request.outcome.batch_tokens = running.tokens;
   }
   if (running.background) return;
-  running.model().metrics->CountBatch(started);
+  running.model.metrics->CountBatch(started);
 }
 
 void Passes::AnswerInTime(Running& running, Time now) {
@@ -247,7 +238,7 @@ void Passes::EndDue() {
       running.Leave(member, reason);
       left = true;
     }
-    if (running.AllEnded()) {
+    if (running.waited_for == 0) {
       Erase(running);
       continue;
     }
@@ -256,26 +247,26 @@ void Passes::EndDue() {
   }
 }
 
-void Passes::Step(uint64_t number, double share) {
+void Passes::Step(uint64_t number, double kept) {
   Running& running =
       **std::find_if(running_.begin(), running_.end(), [number](const auto& each) { return each->number == number; });
   for (Running::Member& member : running.members) {
-    if (share >= 1.0 || member.ended) continue;
+    if (kept >= 1.0 || member.ended) continue;
     const uint32_t done = running.SamplesDone(member), samples = member.request->forecast.samples;
     const uint32_t more = samples - std::min(samples, std::max(done, 1u));
-    running.Limit(member, samples - more + static_cast<uint32_t>(share * more), DegradedBy::kLoad);
+    running.Limit(member, samples - more + static_cast<uint32_t>(kept * more), DegradedBy::kLoad);
   }
   const Time start = queue_.now();
   const absl::Status status = running.pass.Step();
   const Time end = queue_.now();
   running.seconds += Seconds(end - start);
-  running.model().metrics->CountDevice(Seconds(end - start), running.background);
+  running.model.metrics->CountDevice(Seconds(end - start), running.background);
   running.step_seconds = Seconds(end - std::exchange(running.stepped, end));
   if (running.pass.between_waves()) running.wave_seconds = Seconds(end - std::exchange(running.wave_began, end));
   Tell(running, Seconds(end - start) + std::exchange(running.start_seconds, 0.0));
   if (!status.ok()) return Fail(running, status);
   EndAnswered(running);
-  if (running.AllEnded()) Erase(running);
+  if (running.waited_for == 0) Erase(running);
 }
 
 void Passes::EndAnswered(Running& running) {
@@ -302,10 +293,10 @@ void Passes::EndAnswered(Running& running) {
     }
     running.End(member, status);
   }
-  if (!running.whole || !running.AllEnded()) return;
-  running.model().costs->Observe(running.observed, running.seconds);
+  if (!running.whole || running.waited_for > 0) return;
+  running.model.costs->Observe(running.observed, running.seconds);
   if (!running.limited && !running.background)
-    running.model().metrics->CountPrediction(running.predicted, running.seconds);
+    running.model.metrics->CountPrediction(running.predicted, running.seconds);
 }
 
 void Passes::Fail(Running& running, const absl::Status& status) {

@@ -26,8 +26,8 @@ class Passes {
   void Start(std::vector<RequestPtr> requests, uint64_t number = 0);
   // Runs the next layer of a pass, and ends the requests whose inputs all have their result. Where a layer fails,
   // several requests go on in a pass of their own each, so that only the request fails that fails alone. Before it the
-  // pass keeps this share of what it may give up (Turn::share).
-  void Step(uint64_t number, double share = 1.0);
+  // pass keeps this fraction of what it may give up (Turn::kept).
+  void Step(uint64_t number, double kept = 1.0);
   // Ends the requests that are cancelled or expired, all of them at a shutdown. Under consent (Work::may_degrade) a
   // request whose deadline comes before its next samples is answered with those that have run.
   void EndDue();

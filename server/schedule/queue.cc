@@ -33,7 +33,6 @@ absl::Status RequestQueue::Push(RequestPtr& request) {
     status = scheduler_.Add(request, now, ended);
     lent &= status.ok();
     lent_ |= lent;
-    busy_.store(scheduler_.busy(), std::memory_order_relaxed);
   }
   EndAll(ended, now);
   if (lent) take_turns_();
@@ -66,7 +65,6 @@ void RequestQueue::TakeBackground(const std::function<absl::Status(const Request
 }
 
 absl::Status RequestQueue::Check(const Ticket& ticket, double seconds) {
-  if (!busy_.load(std::memory_order_relaxed)) return absl::OkStatus();
   const Time now = clock_();
   std::vector<EndedRequest> ended;
   absl::Status status;
@@ -101,8 +99,7 @@ Assignment RequestQueue::Next(Wait wait, const UnderWay& under_way) {
     const auto due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       if (lent_) return false;
       if (wait == Wait::kForWork ? closed_ || left_ : woken_ || cancelled()) return true;
-      return !jobs_.empty() || scheduler_.HasPredict() || scheduler_.HasGeneration(under_way.room) ||
-             !background_.empty();
+      return !jobs_.empty() || scheduler_.HasWork(under_way.room) || !background_.empty();
     };
     const absl::MutexLock lock(&mutex_);
     scheduler_.CloseIdle();  // before the wait: requests that come meanwhile are compared with those that are left
@@ -116,7 +113,9 @@ Assignment RequestQueue::Next(Wait wait, const UnderWay& under_way) {
     woken_ = false;
     const Time now = clock_();
     ended = scheduler_.TakeEnded(now);
-    TakeBackground([now](const Request& request) { return CancelledOrExpired(request, now); }, ended);
+    if (!background_.empty()) {
+      TakeBackground([now](const Request& request) { return CancelledOrExpired(request, now); }, ended);
+    }
     if (!jobs_.empty()) {
       work.job = std::move(jobs_.front());
       jobs_.pop_front();
@@ -129,7 +128,6 @@ Assignment RequestQueue::Next(Wait wait, const UnderWay& under_way) {
       work.background = std::move(background_.front());
       background_.pop_front();
     }
-    busy_.store(scheduler_.busy(), std::memory_order_relaxed);
     work.closed = closed_ && scheduler_.size() == 0;
   }
   EndAll(ended, clock_());
@@ -138,7 +136,6 @@ Assignment RequestQueue::Next(Wait wait, const UnderWay& under_way) {
 
 uint64_t RequestQueue::Started(RunningPass pass) {
   const absl::MutexLock lock(&mutex_);
-  busy_.store(true, std::memory_order_relaxed);
   return scheduler_.Started(std::move(pass));
 }
 
@@ -150,7 +147,6 @@ void RequestQueue::Stepped(uint64_t pass, const Progress& progress, double secon
 void RequestQueue::Ended(uint64_t pass) {
   const absl::MutexLock lock(&mutex_);
   scheduler_.Ended(pass);
-  busy_.store(scheduler_.busy(), std::memory_order_relaxed);
 }
 
 void RequestQueue::Generated(uint32_t level, double seconds) {

@@ -67,8 +67,7 @@ class RequestQueue {
   // Takes a request that nobody waits for (Ticket::background) iff OK. It starts when there is nothing else to do, and
   // counts for no other request. RESOURCE_EXHAUSTED: as many wait as may; UNAVAILABLE after Close.
   absl::Status PushBackground(RequestPtr& request);
-  // Whether Push would refuse a Predict of at least these predicted seconds: Scheduler::Check. OK at once, without
-  // the lock, where nothing waits or runs.
+  // Whether Push would refuse a Predict of at least these predicted seconds: Scheduler::Check.
   absl::Status Check(const Ticket& ticket, double seconds);
   // Runs `work` on the engine's thread, before any request, waits for it and returns its status. UNAVAILABLE after
   // Close.
@@ -115,7 +114,6 @@ class RequestQueue {
   bool lent_ ABSL_GUARDED_BY(mutex_) = false;  // and keeps waiting meanwhile
   bool left_ ABSL_GUARDED_BY(mutex_) = false;  // by a loan
   std::atomic<bool> cancelled_ = false;
-  std::atomic<bool> busy_ = false;  // Scheduler::busy
   std::atomic<uint64_t> cache_bytes_ = 0;
 };
 

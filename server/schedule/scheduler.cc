@@ -64,10 +64,10 @@ absl::Status QueueFull(const std::string& why, double before) {
   return WithRejection(std::move(status), Rejection::kQueueFull);
 }
 
-// Keeps this share of what it may give up.
-void ScaleDown(Request& request, double share, Time now) {
-  if (share >= 1.0) return;
-  const double kept = LeastSeconds(request) + share * SpareSeconds(request, now);
+// Keeps this fraction of what it may give up.
+void ScaleDown(Request& request, double fraction, Time now) {
+  if (fraction >= 1.0) return;
+  const double kept = LeastSeconds(request) + fraction * SpareSeconds(request, now);
   Lower(request, ChoiceWithin(request, kept, kept), DegradedBy::kLoad);
 }
 
@@ -103,9 +103,11 @@ absl::Status Scheduler::Add(RequestPtr& request, Time now, std::vector<EndedRequ
   RETURN_IF_ERROR(CancelledOrExpired(*request, now));
   const Entrant entrant = {request->ticket, request->forecast.seconds, LeastSeconds(*request), request->work.cost,
                            request->work.generation.has_value()};
-  double before = 0.0;
-  RETURN_IF_ERROR(Check(entrant, now, before, ended));
-  RETURN_IF_ERROR(MakeRoom(entrant, before, ended));
+  if (!idle()) {
+    double before = 0.0;
+    RETURN_IF_ERROR(Check(entrant, now, before, ended));
+    RETURN_IF_ERROR(MakeRoom(entrant, before, ended));
+  }
   request->outcome.queued = now;
   QueueOf(entrant.generates).Push(std::move(request));
   return absl::OkStatus();
@@ -113,7 +115,7 @@ absl::Status Scheduler::Add(RequestPtr& request, Time now, std::vector<EndedRequ
 
 absl::Status Scheduler::Check(const Ticket& ticket, double seconds, Time now, std::vector<EndedRequest>& ended) {
   double before = 0.0;
-  return Check({ticket, seconds, seconds}, now, before, ended);
+  return idle() ? absl::OkStatus() : Check({ticket, seconds, seconds}, now, before, ended);
 }
 
 absl::Status Scheduler::Check(const Entrant& entrant, Time now, double& before, std::vector<EndedRequest>& ended) {
@@ -142,7 +144,7 @@ void Scheduler::EndLeftPasses(Time now) {
 // Without what others make room for.
 absl::Status Scheduler::CheckShare(const Entrant& entrant, double before, Time now) const {
   const FairQueue& line = QueueOf(entrant.generates);
-  const FairQueue::Share own = line.ShareOf(entrant.ticket.principal.name);
+  const FairQueue::Usage own = line.UsageOf(entrant.ticket.principal.name);
   const bool alone = own.requests == line.size();  // nobody else waits
   const size_t max_requests = alone ? limits_.max_requests : limits_.max_requests / 2;
   const uint64_t max_cost = alone ? limits_.max_tokens : limits_.max_tokens / 2;
@@ -232,7 +234,7 @@ double Scheduler::SecondsBefore(const Entrant& entrant) const {
   return before;
 }
 
-double Scheduler::Share(uint32_t level, Time now) const {
+double Scheduler::KeptFraction(uint32_t level, Time now) const {
   std::vector<const Request*> line;
   for (const auto& [principal, account] : predicts_.accounts(level)) {
     for (const RequestPtr& waiting : account.waiting) line.push_back(waiting.get());
@@ -241,7 +243,7 @@ double Scheduler::Share(uint32_t level, Time now) const {
                    [](const Request* a, const Request* b) { return a->outcome.queued < b->outcome.queued; });
   double before = 0.0, spare = 0.0;  // of those before: what they take at least, and what they may give up
   for (uint32_t above = 0; above < level; ++above) before += SecondsOf(predicts_, running_, above);
-  double share = 1.0;
+  double fraction = 1.0;
   for (const Request* waiting : line) {
     double least = before, more = spare;
     for (const RunningPass& pass : running_) {
@@ -257,9 +259,9 @@ double Scheduler::Share(uint32_t level, Time now) const {
         endless ? Seconds(limits_.max_delay - (now - waiting->outcome.queued)) : SlackOf(waiting->ticket, now);
     if (!endless) least += LeastSeconds(*waiting);
     if (least > left || more <= 0.0) continue;  // nothing would help it; nothing can be given up
-    share = std::min(share, (kInTime * left - least) / more);
+    fraction = std::min(fraction, (kInTime * left - least) / more);
   }
-  return std::max(0.0, share);
+  return std::max(0.0, fraction);
 }
 
 std::vector<EndedRequest> Scheduler::TakeEnded(Time now) {
@@ -315,7 +317,8 @@ void Scheduler::Stepped(uint64_t pass, const Progress& progress, double seconds)
   RunningPass& stepped = PassOf(pass);
   stepped.progress = progress;
   if (seconds <= 0.0) return;
-  Charge(stepped.level, seconds, false);
+  served_[stepped.level] += seconds / kLevelWeights[stepped.level];
+  generation_lead_[stepped.level] -= seconds;
   predicts_.Charge(stepped.level, stepped.principal, seconds, stepped.own);
 }
 
@@ -324,11 +327,9 @@ void Scheduler::Ended(uint64_t pass) {
   CloseIdle();
 }
 
-void Scheduler::Generated(uint32_t level, double seconds) { Charge(level, seconds, true); }
-
-void Scheduler::Charge(uint32_t level, double seconds, bool generation) {
+void Scheduler::Generated(uint32_t level, double seconds) {
   served_[level] += seconds / kLevelWeights[level];
-  generation_lead_[level] += generation ? seconds : -seconds;
+  generation_lead_[level] += seconds;
 }
 
 // Apart from others: a step of its latest pass, or the start of a request that goes before its passes.
@@ -398,7 +399,7 @@ Turn Scheduler::Next(const PerLevel<bool>& generations, Time now) {
     active_[level] = works;
     if (works && (next.kind == Turn::kNothing || served_[level] < served_[next.level])) next = turns[level];
   }
-  if (next.kind == Turn::kStep && PassOf(next.pass).progress.spare > 0.0) next.share = Share(next.level, now);
+  if (next.kind == Turn::kStep && PassOf(next.pass).progress.spare > 0.0) next.kept = KeptFraction(next.level, now);
   return next;
 }
 
@@ -407,12 +408,12 @@ std::vector<RequestPtr> Scheduler::TakeBatch(Turn& turn, Time now) {
   const uint32_t level = turn.level;
   const Candidate& candidate = candidate_[level];
   const Account& account = predicts_.accounts(level).find(candidate.principal)->second;
-  const double share = account.waiting[candidate.index]->work.may_degrade ? Share(level, now) : 1.0;
+  const double kept = account.waiting[candidate.index]->work.may_degrade ? KeptFraction(level, now) : 1.0;
   const auto planned = [&](const Request& request) {
-    return request.forecast.seconds - (1.0 - share) * SpareSeconds(request, now);
+    return request.forecast.seconds - (1.0 - kept) * SpareSeconds(request, now);
   };
   batch.push_back(predicts_.Take(level, candidate.principal, candidate.index));
-  ScaleDown(*batch[0], share, now);
+  ScaleDown(*batch[0], kept, now);
   const Request& first = *batch[0];
   double seconds = first.forecast.seconds, most = std::min(kBatchSeconds, SlackOf(first.ticket, now));
   std::map<std::string, size_t> looked_at;  // by principal: those before do not fit
@@ -437,7 +438,7 @@ std::vector<RequestPtr> Scheduler::TakeBatch(Turn& turn, Time now) {
     }
     if (!std::isfinite(next.end)) break;
     RequestPtr mate = predicts_.Take(level, next.principal, next.index);
-    ScaleDown(*mate, share, now);
+    ScaleDown(*mate, kept, now);
     predicts_.Open(level, next.principal).served += mate->forecast.seconds;
     most = std::min(most, SlackOf(mate->ticket, now));
     seconds += mate->forecast.seconds;
@@ -458,9 +459,11 @@ std::vector<RequestPtr> Scheduler::TakeBatch(Turn& turn, Time now) {
   return batch;
 }
 
-std::optional<Scheduler::Candidate> Scheduler::FirstGeneration() const {
+std::optional<Scheduler::Candidate> Scheduler::FirstGeneration(const GenerationRoom& room) const {
+  if (room.generations == 0) return std::nullopt;
   for (uint32_t level = 0; level < kPriorityLevels; ++level) {
     Candidate first{.turn = {.level = level}, .end = std::numeric_limits<double>::infinity()};
+    uint64_t bytes = 0;
     for (const auto& [principal, account] : generations_.accounts(level)) {
       if (account.waiting.empty()) continue;
       const Request& request = *account.waiting.front();
@@ -468,23 +471,19 @@ std::optional<Scheduler::Candidate> Scheduler::FirstGeneration() const {
                      .principal = principal,
                      .end = account.served + request.forecast.seconds,
                      .since = request.outcome.queued};
-      if (next.Before(first)) first = std::move(next);
+      if (!next.Before(first)) continue;
+      first = std::move(next);
+      bytes = request.work.generation->cache_bytes.ahead;
     }
-    if (std::isfinite(first.end)) return first;
+    if (std::isfinite(first.end)) return bytes <= room.cache_bytes ? std::optional(first) : std::nullopt;
   }
   return std::nullopt;
 }
 
-bool Scheduler::HasGeneration(const GenerationRoom& room) const {
-  const std::optional<Candidate> first = FirstGeneration();
-  if (!first || room.generations == 0) return false;
-  const Account& account = generations_.accounts(first->turn.level).find(first->principal)->second;
-  return account.waiting.front()->work.generation->cache_bytes.ahead <= room.cache_bytes;
-}
-
 RequestPtr Scheduler::NextGeneration(const GenerationRoom& room) {
-  if (!HasGeneration(room)) return nullptr;
-  const std::optional<Candidate> first = FirstGeneration();
+  if (generations_.size() == 0) return nullptr;
+  const std::optional<Candidate> first = FirstGeneration(room);
+  if (!first) return nullptr;
   RequestPtr request = generations_.Take(first->turn.level, first->principal, 0);
   generations_.Charge(first->turn.level, first->principal, request->forecast.seconds);
   return request;

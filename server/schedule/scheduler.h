@@ -62,8 +62,8 @@ struct Turn {
   enum Kind { kNothing, kStart, kStep, kGeneration };
   Kind kind = kNothing;
   uint32_t level = 0;
-  uint64_t pass = 0;   // kStep, and kStart once its batch is taken: the number of the pass
-  double share = 1.0;  // kStep: of what the pass may give up, what it can keep without making others late
+  uint64_t pass = 0;  // kStep, and kStart once its batch is taken: the number of the pass
+  double kept = 1.0;  // kStep: the fraction of what the pass may give up that makes nobody late
 };
 
 class Scheduler {
@@ -112,10 +112,11 @@ class Scheduler {
   // Removes and returns the generation to start next if it fits, otherwise null. No later one overtakes it.
   RequestPtr NextGeneration(const GenerationRoom& room);
 
-  bool HasPredict() const { return predicts_.size() > 0; }
-  bool HasGeneration(const GenerationRoom& room) const;
+  // Whether a Predict waits, or a generation that fits.
+  bool HasWork(const GenerationRoom& room) const {
+    return predicts_.size() > 0 || (generations_.size() > 0 && FirstGeneration(room));
+  }
   size_t size() const { return predicts_.size() + generations_.size(); }
-  bool busy() const { return size() > 0 || !running_.empty(); }  // something waits, or a pass runs
   uint64_t cost() const { return predicts_.cost() + generations_.cost(); }
 
  private:
@@ -140,9 +141,10 @@ class Scheduler {
 
   // Marks passes that nobody waits for any more as about to end.
   void EndLeftPasses(Time now);
-  void Charge(uint32_t level, double seconds, bool generation);
   RunningPass& PassOf(uint64_t number);
-  // `before`: SecondsBefore(entrant), when it returns OK.
+  // Whether nothing waits and no pass runs: then nothing is in the way of a request.
+  bool idle() const { return size() == 0 && running_.empty(); }
+  // Where the scheduler is not idle. `before`: SecondsBefore(entrant), when it returns OK.
   absl::Status Check(const Entrant& entrant, Time now, double& before, std::vector<EndedRequest>& ended);
   absl::Status CheckShare(const Entrant& entrant, double before, Time now) const;
   absl::Status CheckTime(const Entrant& entrant, double before, Time now) const;
@@ -150,12 +152,13 @@ class Scheduler {
   FairQueue& QueueOf(bool generates) { return generates ? generations_ : predicts_; }
   const FairQueue& QueueOf(bool generates) const { return generates ? generations_ : predicts_; }
   double SecondsBefore(const Entrant& entrant) const;
-  // The share that all requests of the level have to keep of what they may give up, so that none of those that wait is
+  // The fraction that all requests of the level can keep of what they may give up, so that none of those that wait is
   // late. They are taken to go in order of arrival.
-  double Share(uint32_t level, Time now) const;
+  double KeptFraction(uint32_t level, Time now) const;
   Candidate CandidateOf(uint32_t level, const std::string& principal, const Account& account) const;
   Turn TurnOf(uint32_t level, bool generation, Time now);
-  std::optional<Candidate> FirstGeneration() const;  // none waits
+  // The generation to start next, if it fits.
+  std::optional<Candidate> FirstGeneration(const GenerationRoom& room) const;
 
   const QueueLimits limits_;
   FairQueue predicts_;

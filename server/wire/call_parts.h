@@ -34,7 +34,7 @@ struct CallParts {
 
   // A Predict has come on `connection` that is not prepared apart. Whether its thread may compute it (Ticket::alone).
   bool IsAlone(size_t connection) {
-    return lone_client.Observe(connection, handler.now()) && handler.in_flight() == 0 && awaited.of_requests() == 0;
+    return lone_client.Observe(connection, options.clock()) && handler.in_flight() == 0 && awaited.of_requests() == 0;
   }
   uint64_t message_limit() const { return largest_message.load(std::memory_order_relaxed); }
 };

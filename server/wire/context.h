@@ -4,11 +4,8 @@
 
 #include <grpcpp/server_context.h>
 
-#include <memory>
-
 #include "server/guard/listener.h"
 #include "server/guard/open_rpcs.h"
-#include "server/guard/principal.h"
 #include "server/wire/call_parts.h"
 #include "server/wire/grpc_status.h"
 #include "server/wire/raw_call.h"
@@ -18,19 +15,7 @@ namespace edgewise::server {
 // All parts must outlive the context and every RPC.
 struct RpcContext : CallParts {
   OpenRpcs open = {};
-  Listener* listener = nullptr;
-
-  Principal PrincipalOfCall(const grpc::ServerContextBase& call) const {
-    return PrincipalOf(call, gate.tokens().get());
-  }
-
-  // A call that begins during a drain does not count: the drain does not wait for the calls that it refuses.
-  std::shared_ptr<void> HoldCall() { return handler.draining() ? nullptr : open.HoldCall(); }
-
-  // For how long a call that has just been read was in its socket.
-  Clock::duration Waited(const grpc::ServerContextBase& call) const {
-    return listener != nullptr && listener->behind() ? listener->Waited(call.peer()) : Clock::duration();
-  }
+  Listener* listener = nullptr;  // null: nothing is read late
 
   // Sends the status of a call, after all that was written.
   void Finish(RawReactor& reactor, const grpc::ServerContextBase& call, const absl::Status& status) {

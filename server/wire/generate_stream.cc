@@ -9,16 +9,10 @@ namespace edgewise::server {
 void GenerateReactor::Serve() {
   ParsedMessage<v1::GenerateRequest> message;
   if (!Take(*message)) return;
-  // The end may come before the return.
-  context_.handler.Start(*message, {.rpc = Rpc::kGenerate,
-                                    .deadline = deadline(),
-                                    .stopping = cancelled_.get_token(),
-                                    .principal = principal_,
-                                    .reply = [this](const absl::Status& status) { End(status); },
-                                    .stream = this,
-                                    .memory = &memory_,
-                                    .apart = apart(),
-                                    .arrival = arrival()});
+  Ticket ticket = NewTicket();
+  ticket.reply = [this](const absl::Status& status) { End(status); };
+  ticket.stream = this;
+  context_.handler.Start(*message, std::move(ticket));  // the end may come before the return
 }
 
 void GenerateReactor::Advance() {

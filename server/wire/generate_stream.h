@@ -16,7 +16,7 @@ namespace edgewise::server {
 // Holds at most options.unsent_tokens messages; beyond that the generation waits. Deletes itself when the call is over.
 class GenerateReactor final : public OneMessageReactor, private TokenStream {
  public:
-  GenerateReactor(RpcContext& context, RawCall& call) : OneMessageReactor(context, call, Rpc::kGenerate) {}
+  using OneMessageReactor::OneMessageReactor;
 
  private:
   void Serve() override;

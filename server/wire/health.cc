@@ -2,6 +2,8 @@
 
 #include <grpcpp/support/proto_buffer_reader.h>
 
+#include <memory>
+
 #include "absl/strings/str_cat.h"
 #include "health/v1/health.pb.h"
 #include "server/base/status_details.h"
@@ -27,7 +29,7 @@ class HealthService::Call : public RawReactor, private AwaitedCall {
  public:
   Call(HealthService& service, RawCall& call) : RawReactor(call), service_(service) {}
 
-  void Start() {
+  void OnBegun() override {
     RpcContext& context = service_.context_;
     const absl::Status status = context.awaited.Add(*this, context.options.message_timeout, nullptr);
     status.ok() ? StartRead(&message_) : Finish(ToGrpc(status));
@@ -36,7 +38,6 @@ class HealthService::Call : public RawReactor, private AwaitedCall {
  protected:
   // The request is there. Called once, or Finish instead.
   virtual void Serve(const std::string& name) = 0;
-  void OnDone() override { delete this; }
 
   HealthService& service_;
   grpc::ByteBuffer answer_;
@@ -136,12 +137,8 @@ class HealthService::Watch final : public Call {
 };
 
 HealthService::HealthService(RpcContext& context) : context_(context) {
-  const auto started = [](auto* call) {
-    call->Start();
-    return call;
-  };
-  Add("/grpc.health.v1.Health/Check", [=, this](RawCall& call) { return started(new Check(*this, call)); });
-  Add("/grpc.health.v1.Health/Watch", [=, this](RawCall& call) { return started(new Watch(*this, call)); });
+  Add("/grpc.health.v1.Health/Check", [this](RawCall& call) { return std::make_unique<Check>(*this, call); });
+  Add("/grpc.health.v1.Health/Watch", [this](RawCall& call) { return std::make_unique<Watch>(*this, call); });
 }
 
 int HealthService::StatusOf(const std::string& service) const {

@@ -6,14 +6,17 @@
 
 namespace edgewise::server {
 
-void OneMessageReactor::Start() {
-  const Time now = context_.handler.now();
-  const Clock::duration waited = context_.Waited(*call_);
+void OneMessageReactor::OnBegun() {
+  const Time now = context_.options.clock();
   deadline_ = ToSteady(call_->raw_deadline(), now);
-  const bool ends = deadline_ != Time::max();
-  absl::Status status = CheckWait(waited, ends ? deadline_ - now : context_.options.queue.max_delay, ends);
-  if (!status.ok()) context_.listener->CountLate();
-  if (ends) deadline_ -= waited;
+  absl::Status status;
+  const Clock::duration waited = context_.listener == nullptr ? Clock::duration() : context_.listener->Waited(peer_);
+  if (waited > Clock::duration()) {
+    const bool ends = deadline_ != Time::max();
+    status = CheckWait(waited, ends ? deadline_ - now : context_.options.queue.max_delay, ends);
+    if (!status.ok()) context_.gate.counts.late.fetch_add(1, std::memory_order_relaxed);
+    if (ends) deadline_ -= waited;
+  }
   if (status.ok()) status = message_memory_.Resize(kSilentCallBytes);
   if (status.ok()) status = context_.awaited.Add(*this, context_.options.message_timeout, account_.get());
   if (!status.ok()) return Refuse(status);
@@ -22,9 +25,10 @@ void OneMessageReactor::Start() {
 
 void OneMessageReactor::OnReadDone(bool ok) {
   if (!context_.awaited.Remove(*this)) return;
-  open_ = context_.HoldCall();
+  // A drain does not wait for the calls that it refuses.
+  if (!context_.handler.draining()) open_ = context_.open.HoldCall();
   if (!ok) {
-    context_.awaited.CountAbandoned();
+    context_.gate.counts.abandoned.fetch_add(1, std::memory_order_relaxed);
     return Refuse(call_->IsCancelled() ? absl::CancelledError("the client cancelled the call")
                                        : absl::InvalidArgumentError("the call ended before its message was whole"));
   }
@@ -33,22 +37,30 @@ void OneMessageReactor::OnReadDone(bool ok) {
   if (status.ok() && !is_short && context_.handler.draining()) status = ShuttingDown();
   if (status.ok() && !is_short) status = message_memory_.Resize(message_.Length());
   if (!status.ok()) return Refuse(status);
-  is_short ? ServeHere() : ServeApart();
-}
-
-void OneMessageReactor::ServeHere() {
+  if (!is_short) return ServeApart();
   Serve();
   message_memory_.Shrink(0);
 }
 
 void OneMessageReactor::ServeApart() {
   Hold();
-  arrival_ = context_.handler.now();
+  arrival_ = context_.options.clock();
   context_.handler.preparations().Start(principal_.name, [this](absl::Status status) {
     if (status.ok()) status = context_.handler.CheckWanted(cancelled_.get_token(), deadline_);
-    status.ok() ? ServeHere() : Refuse(status);
+    status.ok() ? Serve() : Refuse(status);
+    message_memory_.Shrink(0);
     Release();
   });
+}
+
+Ticket OneMessageReactor::NewTicket() {
+  return {.rpc = rpc_,
+          .deadline = deadline_,
+          .stopping = cancelled_.get_token(),
+          .principal = principal_,
+          .memory = &memory_,
+          .apart = arrival_ != Time(),
+          .arrival = arrival_};
 }
 
 bool OneMessageReactor::Take(google::protobuf::Message& message) {

@@ -7,41 +7,40 @@
 
 #include <memory>
 #include <stop_token>
+#include <string>
 
 #include "server/guard/awaited.h"
+#include "server/guard/principal.h"
 #include "server/wire/context.h"
 
 namespace edgewise::server {
 
-// Deletes itself when the call is over.
 class OneMessageReactor : public RawReactor, private AwaitedCall {
  public:
   OneMessageReactor(RpcContext& context, RawCall& call, Rpc rpc)
-      : RawReactor(call), context_(context), rpc_(rpc), principal_(context.PrincipalOfCall(*call_)) {}
-
-  // Call once, after the construction. The end may come before the return.
-  void Start();
+      : RawReactor(call),
+        context_(context),
+        rpc_(rpc),
+        peer_(call_->peer()),
+        principal_(PrincipalOf(*call_, context.gate)) {}
 
  protected:
-  // The message is there. On the thread of the call, or one for long messages (apart()). `this` lives until the return.
+  // The message is there. On the thread of the call, or one for long messages. `this` lives until the return.
   virtual void Serve() = 0;
   // Sends and counts the status, after all that was written. Called once.
   virtual void End(const absl::Status& status) = 0;
 
   // The message, which is parsed into one on an arena. Ends the call where it cannot be; then false.
   bool Take(google::protobuf::Message& message);
-  // Less what the call waited to be read: gRPC counts from there on.
-  Time deadline() const { return deadline_; }
-  bool apart() const { return arrival_ != Time(); }
-  // When a message that is prepared apart arrived, since it may have waited. Time(): the message is short.
-  Time arrival() const { return arrival_; }
+  // For RequestHandler::Start, all but where the answer goes.
+  Ticket NewTicket();
   // A status that no request counts.
   void Refuse(const absl::Status& status);
   void OnCancel() override { cancelled_.request_stop(); }
-  void OnDone() override { delete this; }
 
   RpcContext& context_;
   const Rpc rpc_;
+  const std::string peer_;
   const Principal principal_;
   std::stop_source cancelled_;
 
@@ -53,14 +52,15 @@ class OneMessageReactor : public RawReactor, private AwaitedCall {
   MemoryHold memory_{*account_};          // of the request and its answer
 
  private:
+  void OnBegun() final;
   void OnReadDone(bool ok) final;
   void GiveUp(const absl::Status& status) final { Refuse(status); }
-  // The message is there, its length is checked.
-  void ServeHere();
+  // A long message is there, its length is checked.
   void ServeApart();
-  Time deadline_;
+
+  Time deadline_;  // less what the call waited to be read: gRPC counts from there on
   grpc::ByteBuffer message_;
-  Time arrival_;
+  Time arrival_;  // of a message that is prepared apart, since it may have waited; Time(): the message is short
   std::shared_ptr<void> open_;
 };
 

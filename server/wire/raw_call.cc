@@ -25,14 +25,11 @@ class Unimplemented final : public RawReactor {
     const std::string& method = static_cast<grpc::GenericServerContext*>(call_)->method();
     Finish({grpc::StatusCode::UNIMPLEMENTED, why_not ? why_not(method) : "the server has no such method"});
   }
-
- private:
-  void OnDone() override { delete this; }
 };
 
 }  // namespace
 
-RawReactor::RawReactor(RawCall& call) : call_(&call.context()), raw_(call) {}
+RawReactor::RawReactor(RawCall& call) : call_(&call.context_), raw_(call) {}
 
 void RawReactor::StartRead(grpc::ByteBuffer* message) {
   raw_.running_.fetch_add(1);
@@ -60,7 +57,7 @@ void RawReactor::Hold() { raw_.running_.fetch_add(1); }
 
 void RawReactor::Release() { raw_.Complete(); }
 
-void RawService::Add(const char* path, std::function<RawReactor*(RawCall& call)> make) {
+void RawService::Add(const char* path, std::function<std::unique_ptr<RawReactor>(RawCall& call)> make) {
   AddMethod(new grpc::internal::RpcServiceMethod(path, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
   const auto request = [this, index = static_cast<int>(methods_.size())](RawCall& call) {
     RequestAsyncBidiStreaming(index, &call.context_, &call.stream_, &call.queue_, &call.queue_, &call.begun_);
@@ -74,44 +71,38 @@ RawCall::RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue, co
   method.request(*this);
 }
 
-void RawCall::OnBegun(bool ok) {
-  if (!ok) {  // the server shuts down
-    delete this;
-    return;
+void RawCall::OnEvent(Operation operation, bool ok) {
+  switch (operation) {
+    case Operation::kBegin:
+      if (!ok) return delete this;  // the server shuts down
+      gate_.counts.begun.fetch_add(1, std::memory_order_relaxed);
+      new RawCall(method_, queue_, gate_);
+      reactor_ = method_.make(*this);
+      return reactor_->OnBegun();
+    case Operation::kRead:
+      reactor_->OnReadDone(ok);
+      break;
+    case Operation::kWrite:
+      reactor_->OnWriteDone(ok);
+      break;
+    case Operation::kFinish:
+      break;
+    case Operation::kEnd:
+      if (context_.IsCancelled()) reactor_->OnCancel();
+      break;
   }
-  gate_.CountBegun();
-  new RawCall(method_, queue_, gate_);
-  reactor_ = method_.make(*this);
-}
-
-void RawCall::OnRead(bool ok) {
-  reactor_->OnReadDone(ok);
-  Complete();
-}
-
-void RawCall::OnWritten(bool ok) {
-  reactor_->OnWriteDone(ok);
-  Complete();
-}
-
-void RawCall::OnFinished(bool /*ok*/) { Complete(); }
-
-void RawCall::OnEnded(bool /*ok*/) {
-  if (context_.IsCancelled()) reactor_->OnCancel();
   Complete();
 }
 
 void RawCall::Complete() {
-  if (running_.fetch_sub(1) > 1) return;
-  reactor_->OnDone();
-  delete this;
+  if (running_.fetch_sub(1) == 1) delete this;
 }
 
 CallThreads::CallThreads(grpc::ServerBuilder& builder, const Gate& gate, WhyNot why_not) : gate_(gate) {
   unimplemented_.request = [this](RawCall& call) {
     others_.RequestCall(&call.context_, &call.stream_, &call.queue_, &call.queue_, &call.begun_);
   };
-  unimplemented_.make = [why_not](RawCall& call) { return new Unimplemented(call, why_not); };
+  unimplemented_.make = [why_not](RawCall& call) { return std::make_unique<Unimplemented>(call, why_not); };
   builder.RegisterAsyncGenericService(&others_);
   for (int thread = 0; thread < CallThreadCount(); ++thread) queues_.push_back(builder.AddCompletionQueue());
 }
@@ -129,8 +120,8 @@ void CallThreads::Start(const std::vector<const RawService*>& services) {
       BecomeCallThread("calls");
       void* event = nullptr;
       for (bool ok = false; queue.Next(&event, &ok);) {
-        auto& done = *static_cast<RawCall::Event*>(event);
-        (done.call->*done.complete)(ok);
+        const auto& done = *static_cast<RawCall::Event*>(event);
+        done.call.OnEvent(done.operation, ok);
       }
     });
   }

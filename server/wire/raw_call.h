@@ -28,8 +28,8 @@ namespace edgewise::server {
 
 class RawCall;
 
-// The events of a call, which a method implements. The On* functions but OnDone run on the thread of the call, one
-// after the other; they never block.
+// The events of a call, which a method implements. The On* functions run on the thread of the call, one after the
+// other; they never block. It is deleted when the call has finished, nothing runs any more, and nobody holds it.
 class RawReactor {
  public:
   explicit RawReactor(RawCall& call);
@@ -49,21 +49,20 @@ class RawReactor {
   // (gRPC itself refuses those that it knows); gRPC would hand it over as it is.
   absl::Status CheckRead() const;
 
+  // The call has come. Before any other event.
+  virtual void OnBegun() {}
   // A read or write is over; not ok: there is no message, or nobody reads what was written.
   virtual void OnReadDone(bool /*ok*/) {}
   virtual void OnWriteDone(bool /*ok*/) {}
   // The client has cancelled the call or is gone, or its deadline has passed.
   virtual void OnCancel() {}
-  // The call has finished, nothing runs any more, and nobody holds it: deletes the reactor. On the thread that was
-  // last.
-  virtual void OnDone() = 0;
 
  protected:
   // Work on another thread, which began within a callback, goes on: `this` lives until Release.
   void Hold();
   void Release();
 
-  grpc::ServerContext* const call_;  // until OnDone
+  grpc::ServerContext* const call_;
 
  private:
   RawCall& raw_;
@@ -72,7 +71,7 @@ class RawReactor {
 // How calls of a method are waited for, and what is done with them.
 struct RawMethod {
   std::function<void(RawCall& call)> request;
-  std::function<RawReactor*(RawCall& call)> make;  // on the thread of the call
+  std::function<std::unique_ptr<RawReactor>(RawCall& call)> make;  // on the thread of the call
 };
 
 // Methods whose calls are RawReactors. It must outlive its server.
@@ -82,7 +81,7 @@ class RawService : public grpc::Service {
 
  protected:
   // `path` must be a literal. Before the server starts.
-  void Add(const char* path, std::function<RawReactor*(RawCall& call)> make);
+  void Add(const char* path, std::function<std::unique_ptr<RawReactor>(RawCall& call)> make);
 
  private:
   std::vector<std::unique_ptr<RawMethod>> methods_;
@@ -90,25 +89,18 @@ class RawService : public grpc::Service {
 
 // A call that comes or has come. Deletes itself.
 class RawCall {
- public:
-  grpc::ServerContext& context() { return context_; }
-
- private:
   friend class CallThreads;
   friend class RawReactor;
   friend class RawService;
-  // An operation of gRPC, which gives the pointer back when it is over.
+  enum class Operation { kBegin, kRead, kWrite, kFinish, kEnd };
+  // gRPC gives the pointer back when the operation is over.
   struct Event {
-    RawCall* call;
-    void (RawCall::*complete)(bool ok);
+    RawCall& call;
+    Operation operation;
   };
 
   RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue, const Gate& gate);
-  void OnBegun(bool ok);
-  void OnRead(bool ok);
-  void OnWritten(bool ok);
-  void OnFinished(bool ok);
-  void OnEnded(bool ok);
+  void OnEvent(Operation operation, bool ok);
   void Complete();
 
   const RawMethod& method_;
@@ -116,10 +108,10 @@ class RawCall {
   const Gate& gate_;
   grpc::GenericServerContext context_;
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&context_};
-  Event begun_{this, &RawCall::OnBegun}, read_{this, &RawCall::OnRead}, written_{this, &RawCall::OnWritten};
-  Event finished_{this, &RawCall::OnFinished}, ended_{this, &RawCall::OnEnded};
+  Event begun_{*this, Operation::kBegin}, read_{*this, Operation::kRead}, written_{*this, Operation::kWrite};
+  Event finished_{*this, Operation::kFinish}, ended_{*this, Operation::kEnd};
   std::atomic<int> running_ = 2;  // operations: every call finishes, and its end is told
-  RawReactor* reactor_ = nullptr;
+  std::unique_ptr<RawReactor> reactor_;
 };
 
 // The threads that poll gRPC and run the callbacks of reactors, each with a queue and its calls.

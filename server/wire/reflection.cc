@@ -3,6 +3,7 @@
 #include <google/protobuf/descriptor.pb.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -89,13 +90,14 @@ class ReflectionService::Call final : public RawReactor, private AwaitedCall {
  public:
   Call(ReflectionService& service, RawCall& call) : RawReactor(call), service_(service) {}
 
+  void OnBegun() override { Await(); }
+
+ private:
   void Await() {
     RpcContext& context = service_.context_;
     const absl::Status status = context.awaited.Add(*this, context.options.message_timeout, nullptr);
     status.ok() ? StartRead(&message_) : Finish(ToGrpc(status));
   }
-
- private:
   void OnReadDone(bool ok) override {
     if (!service_.context_.awaited.Remove(*this)) return;
     if (!ok) return Finish(grpc::Status::OK);  // the client has asked all that it wants
@@ -115,7 +117,6 @@ class ReflectionService::Call final : public RawReactor, private AwaitedCall {
   }
   void OnWriteDone(bool ok) override { ok ? Await() : Finish(ToGrpc(absl::CancelledError("the client is gone"))); }
   void GiveUp(const absl::Status& status) override { Finish(ToGrpc(status)); }
-  void OnDone() override { delete this; }
 
   ReflectionService& service_;
   grpc::ByteBuffer message_, answer_;
@@ -130,13 +131,9 @@ ReflectionService::ReflectionService(RpcContext& context) : context_(context), p
   alpha.clear_message_type();
   alpha.add_dependency(v1.name());
   pool_.BuildFile(alpha);
-  const auto started = [this](RawCall& call) {
-    auto* const made = new Call(*this, call);
-    made->Await();
-    return made;
-  };
-  Add("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", started);
-  Add("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", started);
+  const auto make = [this](RawCall& call) { return std::make_unique<Call>(*this, call); };
+  Add("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", make);
+  Add("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", make);
 }
 
 }  // namespace edgewise::server

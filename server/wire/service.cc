@@ -23,21 +23,14 @@ class PredictReactor final : public UnaryReactor {
   void Serve() override {
     ParsedMessage<v1::PredictRequest> message;
     if (!Take(*message)) return;
-    Ticket ticket = {.deadline = deadline(),
-                     .stopping = cancelled_.get_token(),
-                     .principal = principal_,
-                     .reply = [this](const absl::Status& status) { Reply(status); },
-                     .response = response_.get(),
-                     .memory = &memory_,
-                     .apart = apart(),
-                     .alone = alone(),
-                     .arrival = arrival()};
+    Ticket ticket = NewTicket();
+    ticket.response = response_.get();
+    ticket.reply = [this](const absl::Status& status) {
+      const std::unique_ptr<v1::PredictResponse> response = std::move(response_);
+      status.ok() ? Answer(*response) : End(status);
+    };
+    ticket.alone = IsAlone(ticket);
     context_.handler.Start(*message, std::move(ticket));  // the answer may come before the return
-  }
-
-  void Reply(const absl::Status& status) {
-    const std::unique_ptr<v1::PredictResponse> response = std::move(response_);
-    status.ok() ? Answer(*response) : End(status);
   }
 
   std::unique_ptr<v1::PredictResponse> response_ = std::make_unique<v1::PredictResponse>();
@@ -71,19 +64,20 @@ class GetModelReactor final : public UnaryReactor {
   }
 };
 
+template <typename Reactor>
+auto Maker(RpcContext& context, Rpc rpc) {
+  return [&context, rpc](RawCall& call) { return std::make_unique<Reactor>(context, call, rpc); };
+}
+
 }  // namespace
 
 InferenceServiceImpl::InferenceServiceImpl(RpcContext& context) {
-  Add("/edgewise.v1.InferenceService/Predict",
-      [&context](RawCall& call) { return Started(new PredictReactor(context, call, Rpc::kPredict)); });
+  Add("/edgewise.v1.InferenceService/Predict", Maker<PredictReactor>(context, Rpc::kPredict));
   Add("/edgewise.v1.InferenceService/PredictStream",
-      [&context](RawCall& call) { return new StreamReactor(context, call); });
-  Add("/edgewise.v1.InferenceService/Generate",
-      [&context](RawCall& call) { return Started(new GenerateReactor(context, call)); });
-  Add("/edgewise.v1.InferenceService/ListModels",
-      [&context](RawCall& call) { return Started(new ListModelsReactor(context, call, Rpc::kListModels)); });
-  Add("/edgewise.v1.InferenceService/GetModel",
-      [&context](RawCall& call) { return Started(new GetModelReactor(context, call, Rpc::kGetModel)); });
+      [&context](RawCall& call) { return std::make_unique<StreamReactor>(context, call); });
+  Add("/edgewise.v1.InferenceService/Generate", Maker<GenerateReactor>(context, Rpc::kGenerate));
+  Add("/edgewise.v1.InferenceService/ListModels", Maker<ListModelsReactor>(context, Rpc::kListModels));
+  Add("/edgewise.v1.InferenceService/GetModel", Maker<GetModelReactor>(context, Rpc::kGetModel));
 }
 
 }  // namespace edgewise::server

@@ -22,8 +22,8 @@ void SetError(const absl::Status& status, v1::PredictStreamResponse& response) {
 StreamReactor::StreamReactor(RpcContext& context, RawCall& call)
     : RawReactor(call),
       context_(context),
-      deadline_(ToSteady(call_->raw_deadline(), context.handler.now())),
-      principal_(context.PrincipalOfCall(*call_)) {
+      deadline_(ToSteady(call_->raw_deadline(), context.options.clock())),
+      principal_(PrincipalOf(*call_, context.gate)) {
   context_.open.AddStream(this);
   mutex_.Lock();
   const absl::Status status = memory_.Resize(kSilentCallBytes);
@@ -106,11 +106,13 @@ void StreamReactor::OnReadDone(bool ok) {
 
 void StreamReactor::ServeApart() {
   Hold();
-  context_.handler.preparations().Start(principal_.name, [this, arrival = context_.handler.now()](absl::Status status) {
-    if (status.ok()) status = context_.handler.CheckWanted(cancelled_.get_token(), deadline_);
-    ServeHere(status, arrival);
-    Release();
-  });
+  context_.handler.preparations().Start(principal_.name,
+                                        [this, arrival = context_.options.clock()](absl::Status status) {
+                                          if (status.ok())
+                                            status = context_.handler.CheckWanted(cancelled_.get_token(), deadline_);
+                                          ServeHere(status, arrival);
+                                          Release();
+                                        });
 }
 
 void StreamReactor::ServeHere(absl::Status status, Time arrival) {
@@ -196,11 +198,6 @@ void StreamReactor::GiveUp(const absl::Status& status) {
   memory_.Shrink(0);
   EndWith(status);
   Advance();
-}
-
-void StreamReactor::OnDone() {
-  context_.open.RemoveStream(this);
-  delete this;
 }
 
 }  // namespace edgewise::server

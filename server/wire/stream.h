@@ -17,10 +17,11 @@ namespace edgewise::server {
 
 // At most options.stream_in_flight requests are read but not yet answered, and at most options.unsent_bytes of answers
 // wait to be sent before the stream reads no further: a client that does not read its answers is not read from. A
-// long message is prepared on another thread, and the next one read after that. Deletes itself when the call is over.
+// long message is prepared on another thread, and the next one read after that.
 class StreamReactor final : public RawReactor, public Drainable, private AwaitedCall {
  public:
   StreamReactor(RpcContext& context, RawCall& call);
+  ~StreamReactor() override { context_.open.RemoveStream(this); }
 
   // Ends with UNAVAILABLE.
   void Drain() override;
@@ -29,7 +30,6 @@ class StreamReactor final : public RawReactor, public Drainable, private Awaited
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
-  void OnDone() override;
   void GiveUp(const absl::Status& status) override;
 
   // An answer from the start of its request until it is sent.

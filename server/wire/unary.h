@@ -23,10 +23,8 @@ class UnaryReactor : public OneMessageReactor {
     if (context_.handler.draining()) return StartWrite(&answer_);
     StartWriteAndFinish(&answer_, grpc::Status::OK);
   }
-  // Whether no other call is under way (Ticket::alone). Once, before the request starts.
-  bool alone() {
-    return !apart() && context_.IsAlone(std::hash<std::string>()(call_->peer()));
-  }
+  // Ticket::alone. Once for each ticket, before the request starts.
+  bool IsAlone(const Ticket& ticket) { return !ticket.apart && context_.IsAlone(std::hash<std::string>()(peer_)); }
   void OnWriteDone(bool) override { context_.Finish(*this, *call_, absl::OkStatus()); }
 
   void End(const absl::Status& status) override {
@@ -38,12 +36,6 @@ class UnaryReactor : public OneMessageReactor {
  private:
   grpc::ByteBuffer answer_;
 };
-
-template <typename Reactor>
-RawReactor* Started(Reactor* reactor) {
-  reactor->Start();
-  return reactor;
-}
 
 }  // namespace edgewise::server
 

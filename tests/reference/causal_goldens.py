@@ -1,4 +1,4 @@
-"""What transformers says of causal language models in float64: next tokens, log-likelihoods and greedy texts."""
+"""The answers of transformers for causal language models in float64: next tokens, log-likelihoods and greedy texts."""
 
 import torch
 

@@ -188,7 +188,7 @@ def is_masked(kind):
 
 
 def expected(root, name):
-    """What is sent, and the numbers that transformers has for each: rows of them."""
+    """The inputs that are sent, and the numbers that transformers has for each: rows of them."""
     kind = CASES[name][0]
     model = getattr(transformers, kind).from_pretrained(root / name / "1", dtype=torch.float64).eval()
     generator = torch.Generator().manual_seed(3)

@@ -51,7 +51,7 @@ SENTENCES = [
 
 
 def expected(folder, ids):
-    """What sentence-transformers computes: the mean over tokens, normalised."""
+    """The embedding of sentence-transformers: the mean over tokens, normalised."""
     with torch.no_grad():
         rows = MODELS[folder](input_ids=torch.tensor([ids])).last_hidden_state[0]
     mean = rows.mean(0)

@@ -4,8 +4,8 @@
     /opt/venv/bin/python tests/reference/check_with_torch.py
 
 Embedding, layer norm, GELU and attention are torch's. Attention gets the edges of golden.json as a mask (dense models:
-torch's own causal mask or none) and the biases as torch computes them here. What the reference chooses, the graphs of
-ssa and block models, is taken as given: tests/reference/test_patterns.py checks that part.
+torch's own causal mask or none) and the biases as torch computes them here. The choices of the reference, the graphs of
+ssa and block models, are taken as given: tests/reference/test_patterns.py checks that part.
 """
 
 import json

@@ -30,7 +30,7 @@ def compare(name, folder, tokenizer, asked, program, shown):
     for request, line in zip(asked, done.stdout.splitlines(), strict=True):
         ours, theirs = json.loads(line), answer(tokenizer, request)
         stream = ours.pop("streamed", None)
-        # Of a run of bytes that is no UTF-8 `tokenizers` makes U+FFFD all of it, when it is over: no stream can wait so long.
+        # From a run of bytes that is no UTF-8 `tokenizers` makes U+FFFD all of it, when it is over: no stream can wait so long.
         streamed += stream != theirs["decoded"] and "\ufffd" not in theirs["decoded"]
         wrong = [field for field in theirs if ours.get(field) != theirs[field]]
         for field in wrong:

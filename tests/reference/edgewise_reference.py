@@ -169,7 +169,7 @@ class Reference:
         return (self._norm(x, "final_norm") if self._pre_norm else x), valid, used
 
     def _own_edges(self, layer: int, valid: np.ndarray, draw: Draw) -> np.ndarray:
-        """What a layer attends to without a given graph, the same for all heads: bool [n, n]."""
+        """The pairs that a layer attends to without a given graph, the same for all heads: bool [n, n]."""
         attention, causal, longest = self._attention[layer], self._causal, self._length
         kind = attention["kind"]
         if kind == "ssa" and layer < self._layers - attention.get("last_layers", self._layers):
@@ -205,7 +205,7 @@ class Reference:
         return self._linear(np.concatenate(heads, axis=1), prefix + "output")
 
     def _score_bias(self, n: int, given: list) -> np.ndarray:
-        """What is added to the scaled scores, [h, n, n]."""
+        """The bias that is added to the scaled scores, [h, n, n]."""
         bias = np.zeros((self._heads, n, n))
         kind = self.config.get("position_embedding", "learned")
         if kind == "alibi":
@@ -218,7 +218,7 @@ class Reference:
         return bias
 
     def _positions(self, n: int) -> np.ndarray:
-        """What is added to the embedding, [n, D]."""
+        """The position that is added to the embedding, [n, D]."""
         kind = self.config.get("position_embedding", "learned")
         width = self.config["hidden_size"]
         if kind == "learned":
@@ -264,7 +264,7 @@ class Reference:
     # Parts.
 
     def _prefix(self, layer: int) -> str:
-        """Of the names of a layer's tensors."""
+        """The prefix of the names of a layer's tensors."""
         return f"layers.{0 if self.config.get('tied_layers') else layer}."
 
     def _linear(self, x: np.ndarray, name: str) -> np.ndarray:

@@ -60,8 +60,8 @@ def gap(word: int, mean_gap: np.float32) -> int:
 
 
 class Memberships:
-    """Of a golden case: values 1..7 times 2^-shift; with `hot` every 13th query and every 11th key is 8 times as long.
-    Query 1 is `longest` times as long."""
+    """The memberships of a golden case: values 1..7 times 2^-shift; with `hot` every 13th query and every 11th key is 8
+    times as long. Query 1 is `longest` times as long."""
 
     def __init__(self, tokens: int, rank: int, shift: int, hot: bool, longest: int = 1):
         i, t = np.arange(tokens)[:, None], np.arange(rank)[None, :]

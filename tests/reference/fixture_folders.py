@@ -1,4 +1,4 @@
-"""What the scripts share that write small folders of random weights and golden.json beside them.
+"""The shared parts of the scripts that write small folders of random weights and golden.json beside them.
 
 Import it before transformers: it keeps that from the network.
 """

@@ -130,7 +130,7 @@ def texts(mask, masked, pairs, spaces=False):
 
 
 def encode(tokenizer, text, second, truncate, most):
-    """What an input of the golden says of the tokens. `most`: tokens of a text."""
+    """The fields of the golden about the tokens of an input. `most`: tokens of a text."""
     whole = tokenizer(text, second)
     if truncate == "REFUSE":
         cut = whole

@@ -239,7 +239,7 @@ FUNCTIONS = """{{- bos_token }}
 {%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}
 """
 
-# What requests give beside messages, as their JSON.
+# The parts of requests beside messages, as their JSON.
 WEATHER = """{"type": "function", "function": {"name": "get_weather", "description": "The weather — \\u00e9\\"<b>\\n",
  "parameters": {"type": "object", "required": ["place", "unit"], "properties": {
   "unit": {"type": "string", "enum": ["°C", "°F"], "default": null}, "place": {"type": "string"},

@@ -217,7 +217,7 @@ def write_old_fields(folder):
 
 
 def causal_golden(model, folder, options):
-    """Of a language model with a tokenizer."""
+    """The golden answers of a language model with a tokenizer."""
     generator = torch.Generator().manual_seed(7)
     inputs = [{"token_ids": torch.randint(VOCABULARY, (length,), generator=generator).tolist()}
               for length in (9, 1, 40, 17)]

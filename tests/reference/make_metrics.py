@@ -26,7 +26,7 @@ def macro_f1(labels, answers):
 
 
 def multi_label_macro_f1(labels, answers):
-    """Of rows of yes and no, a column for each class; all classes occur."""
+    """Rows of yes and no, a column for each class; all classes occur."""
     return np.mean([2 * np.sum(a & b) / (np.sum(a) + np.sum(b)) for a, b in zip(labels.T, answers.T)])
 
 

@@ -115,7 +115,7 @@ def edited(path, **fields):
 
 
 def limits(folder):
-    """What encode makes of one text under other limits of the files."""
+    """The result of encode for one text under other limits of the files."""
     entries = []
     for sequence, tokenizer, positions in LIMITS:
         with tempfile.TemporaryDirectory() as temporary:
@@ -139,7 +139,7 @@ def compact(folder):
 
 
 def save(folder, case, seed):
-    """What the library saves of a case; scores where the class of the model has a head."""
+    """Saves a case as the library does, with scores where the class of the model has a head."""
     (kind, sizes, tokenizer_kind), *how = case
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as base:
@@ -156,7 +156,7 @@ def save(folder, case, seed):
 
 
 def texts(folder, case):
-    """What the library answers, in float64."""
+    """The answers of the library, in float64."""
     if len(case) == 3:
         return encoded(folder, TEXTS, [None, *case[2].get("prompts", {})])
     encoder = CrossEncoder(str(folder), device="cpu")

@@ -1,4 +1,4 @@
-"""What SSA draws, by docs/random-numbers.md ("Orders and tokens"): numbers of a layer that its heads share."""
+"""The draws of SSA, by docs/random-numbers.md ("Orders and tokens"): numbers of a layer that its heads share."""
 
 import numpy as np
 
@@ -30,6 +30,6 @@ class Draw:
         return radius * np.cos(2.0 * np.pi * (words[:, 1] / 2.0**32))
 
     def sort_keys(self, layer: int, count: int) -> np.ndarray:
-        """What a uniform permutation sorts by, uint64 [count]."""
+        """The keys by which a uniform permutation sorts, uint64 [count]."""
         words = self._words(layer, 0, count, ORDER).astype(np.uint64)
         return words[:, 0] << np.uint64(32) | words[:, 1]

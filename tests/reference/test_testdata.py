@@ -84,7 +84,7 @@ class TestdataTest(unittest.TestCase):
                 np.testing.assert_allclose(drawn, entry["logits"], rtol=0, atol=1e-9, err_msg=case)
 
     def test_log_probabilities_are_those_of_a_growing_text(self):
-        """What a token is given does not depend on what follows it."""
+        """The probability of a token does not depend on what follows it."""
         for case in golden_cases.CASES:
             reference = model(case)
             if reference.config["task"] != "causal-lm":

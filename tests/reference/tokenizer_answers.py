@@ -1,4 +1,4 @@
-"""What PyPI's `tokenizers` makes of a request, in the form of tests/model/tokenizers/tokenize_lines.cc."""
+"""The answer of PyPI's `tokenizers` to a request, in the form of tests/model/tokenizers/tokenize_lines.cc."""
 
 
 def byte_places(text):

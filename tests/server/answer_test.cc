@@ -327,7 +327,7 @@ TEST_F(RejectionTest, TooManySamplesAreAMistakeHoweverFullTheQueueIs) {
   RequestQueue narrow({.max_requests = 1}, [this] { return now_; });
   RequestHandler handler(options_, memory_, repository_, narrow);
   request_.set_model("sbm");
-  repository_.Resolve("sbm", 0).loaded->costs->ObserveSize(1.0, 1.0);  // so that full is seen before the checks
+  repository_.Resolve("sbm", 0).loaded->costs->ObserveRequest({}, 1.0, 1.0);  // so that full is seen before the checks
   v1::PredictResponse first, second;
   Predict(handler, request_, first);
   request_.mutable_ensemble()->set_samples(1 << 30);
@@ -341,7 +341,7 @@ TEST_F(RejectionTest, TooManySamplesAreAMistakeHoweverFullTheQueueIs) {
 TEST_F(RejectionTest, SamplesThatAreAllTheSameMakeNoRequestHopeless) {
   request_.set_model("sbm");
   const v1::PredictRequest first = request_;
-  repository_.Resolve("sbm", 0).loaded->costs->ObserveSize(static_cast<double>(first.ByteSizeLong()), 0.01);
+  repository_.Resolve("sbm", 0).loaded->costs->ObserveRequest({}, static_cast<double>(first.ByteSizeLong()), 0.01);
   v1::PredictResponse response;
   Predict(handler_, first, response);  // the server is not idle
   request_.mutable_ensemble()->set_samples(256);

@@ -57,7 +57,8 @@ struct Rpcs {
   RequestHandler handler{options, memory, repository, queue};
   const std::shared_ptr<Gate> gate = std::make_shared<Gate>();
   AwaitedCalls awaited{options.clock};
-  RpcContext context{options, handler, repository, metrics, memory, awaited, message_limit, *gate};
+  LoneClient lone_client;
+  RpcContext context{{options, handler, repository, metrics, memory, awaited, message_limit, *gate, lone_client}};
   InferenceServiceImpl service{context};
   HealthService health{context};
   ReflectionService reflection{context};
@@ -135,13 +136,13 @@ TEST_P(CallCountersTest, EveryCallThatComesBegins) {
     EXPECT_EQ(Open("/no/Method")->Send().error_code(), grpc::UNIMPLEMENTED);
     EXPECT_TRUE(Open(kReflection)->Send().ok());
   }
-  EXPECT_EQ(rpcs_.gate->begun(), 12u);
-  EXPECT_EQ(rpcs_.gate->calls(), 12u) << "calls that nobody sees begin look given up";
+  EXPECT_EQ(rpcs_.gate->counts.begun.load(), 12u);
+  EXPECT_EQ(rpcs_.gate->counts.come.load(), 12u) << "calls that nobody sees begin look given up";
 }
 
 TEST_P(CallCountersTest, AHealthProbeHoldsNoMemoryAndASilentCallWhatItUses) {
   const auto check = Open(kCheck);
-  ASSERT_TRUE(WaitUntil("the call of health", [&] { return rpcs_.gate->begun() == 1; }));
+  ASSERT_TRUE(WaitUntil("the call of health", [&] { return rpcs_.gate->counts.begun.load() == 1; }));
   const auto predict = Open(kPredict);
   ASSERT_TRUE(WaitUntil("the message to be awaited", [&] { return rpcs_.awaited.of_requests() > 0; }));
   EXPECT_EQ(rpcs_.awaited.of_requests(), 1u);
@@ -190,8 +191,8 @@ TEST(LateConnectionsTest, EndOnceCallsComeThatNeverBegin) {
   const auto open = [&] { return recv(client, &byte, 1, MSG_DONTWAIT) < 0; };
   const auto calls = [&](bool begin) {
     for (int i = 0; i < 1000; ++i) {
-      gate.CountCall();
-      if (begin) gate.CountBegun();
+      gate.counts.come.fetch_add(1);
+      if (begin) gate.counts.begun.fetch_add(1);
     }
     std::this_thread::sleep_for(milliseconds(300));  // three looks of the watchdog
   };

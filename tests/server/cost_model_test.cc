@@ -202,13 +202,13 @@ TEST(CostModelTest, LikelySamplesAreTheNineTenthsQuantileOfATolerance) {
 TEST(CostModelTest, LeastSecondsAreThoseOfTheCheapestOfItsSize) {
   CostModel model;
   EXPECT_EQ(model.LeastSeconds(100), 0.0) << "nothing seen";
-  model.ObserveSize(100, 0.0);
+  model.ObserveRequest({}, 100, 0.0);
   EXPECT_EQ(model.LeastSeconds(100), 0.0) << "nothing predicted";
-  model.ObserveSize(100, 0.02);
-  model.ObserveSize(100, 0.01);
-  model.ObserveSize(100, 0.04);
+  model.ObserveRequest({}, 100, 0.02);
+  model.ObserveRequest({}, 100, 0.01);
+  model.ObserveRequest({}, 100, 0.04);
   EXPECT_NEAR(model.LeastSeconds(200), 0.02, 1e-4);
-  for (int i = 0; i < 2000; ++i) model.ObserveSize(100, 0.04);
+  for (int i = 0; i < 2000; ++i) model.ObserveRequest({}, 100, 0.04);
   EXPECT_NEAR(model.LeastSeconds(100), 0.04, 1e-3) << "long ago";
 }
 
@@ -220,12 +220,12 @@ TEST(CostModelTest, CapacityIsThatOfTheUsualRequest) {
     model.Observe(large, 0.5);
   }
   EXPECT_EQ(model.Capacity(), 0.0) << "nobody has asked";
-  model.ObserveRequest(small);
+  model.ObserveRequest(small, 0.0, 0.0);
   EXPECT_NEAR(model.Capacity(), 100.0, 1.0);
-  for (int i = 0; i < 1000; ++i) model.ObserveRequest(large);
+  for (int i = 0; i < 1000; ++i) model.ObserveRequest(large, 0.0, 0.0);
   EXPECT_NEAR(model.Capacity(), 2.0, 0.1);
   CostModel unknown;
-  unknown.ObserveRequest(small);
+  unknown.ObserveRequest(small, 0.0, 0.0);
   EXPECT_EQ(unknown.Capacity(), 0.0) << "nothing was measured";
 }
 

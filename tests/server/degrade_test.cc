@@ -91,7 +91,7 @@ TEST(DegradeTest, LoweringLowersAllThatDependsOnThemAndNeverRaises) {
   Lower(*request, {4}, DegradedBy::kDeadline);
   for (size_t i = 0; i < 2; ++i) EXPECT_EQ(RunOf(*request, i).samples, 4u);
   EXPECT_EQ(request->forecast.samples, 4u);
-  EXPECT_EQ(request->work.samples(), 16u);
+  EXPECT_EQ(request->work.inputs.front().samples, 16u);
   EXPECT_EQ(request->forecast.reason, DegradedBy::kDeadline);
   EXPECT_NEAR(request->forecast.seconds, 0.04, 1e-12);
   EXPECT_NEAR(request->forecast.demand.passes, 8, 1e-9);
@@ -252,13 +252,13 @@ TEST(DegradeTest, APassThatRunsGivesWayToo) {
   TestScheduler scheduler;
   RunningPass pass{.level = kLevel, .progress = {0.3, 0.3, kStart}};
   scheduler.Run({pass});
-  EXPECT_EQ(scheduler.Next({}, kStart).share, 1.0) << "nobody waits";
+  EXPECT_EQ(scheduler.Next({}, kStart).kept, 1.0) << "nobody waits";
   AddTo(scheduler, Ensemble(false, kStart + milliseconds(350)));
   scheduler.Run({pass});
   const Turn turn = scheduler.Next({}, kStart);
   EXPECT_EQ(turn.kind, Turn::kStep);
-  EXPECT_LT(turn.share, 0.5);
-  EXPECT_GT(turn.share, 0.0);
+  EXPECT_LT(turn.kept, 0.5);
+  EXPECT_GT(turn.kept, 0.0);
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ class EngineTest : public ::testing::Test {
   // Runs them to their end, in this order.
   void Run(std::vector<RequestPtr> requests) {
     RequestQueue queue({}, [this] { return now(); });
-    Engine engine(queue, OneGeneration(), [] {});
+    Engine engine(queue, OneGeneration());
     for (RequestPtr& request : requests) {
       for (ModelInput& input : request->work.inputs) input.stopping = request->ticket.stopping;
       if (request->work.generation) request->work.generation->options.stopping = request->ticket.stopping;

@@ -43,7 +43,7 @@ class LoanTest : public EngineTest {
 
 TEST_F(LoanTest, ABriefRequestOfAnIdleServerEndsOnTheThreadThatPushedIt) {
   RequestQueue queue({}, [this] { return now(); });
-  Engine engine(queue, OneGeneration(), [] {});
+  Engine engine(queue, OneGeneration());
   engine.Start(true);
   PushUntilLent(queue);
   EXPECT_EQ(outcomes_.back().answers, 1);
@@ -60,7 +60,7 @@ TEST_F(LoanTest, ABriefRequestOfAnIdleServerEndsOnTheThreadThatPushedIt) {
 TEST_F(LoanTest, EndsWhenOtherWorkComesOrItsTimeIsOver) {
   for (const bool others : {true, false}) {
     RequestQueue queue({}, [this] { return now(); });
-    Engine engine(queue, OneGeneration(), [] {});
+    Engine engine(queue, OneGeneration());
     engine.Start(true);
     Outcome other;
     PushUntilLent(queue);
@@ -85,7 +85,7 @@ TEST_F(LoanTest, EndsWhenOtherWorkComesOrItsTimeIsOver) {
 TEST_F(EngineTest, RequestsOfManyThreadsEndOnceWhoeverComputesThem) {
   Load("sbm");
   RequestQueue queue({});
-  Engine engine(queue, OneGeneration(), [] {});
+  Engine engine(queue, OneGeneration());
   engine.Start(true);
   constexpr int kThreads = 4, kEach = 25;
   std::vector<Outcome> outcomes(kThreads * kEach);

@@ -24,7 +24,7 @@ std::vector<std::vector<int32_t>> Generate(const std::shared_ptr<const LoadedMod
   RequestQueue queue({}, [] { return Time(); });
   ServerOptions options;
   options.max_generations = static_cast<uint32_t>(count);
-  Engine engine(queue, options, [] {});
+  Engine engine(queue, options);
   for (size_t g = 0; g < count; ++g) {
     auto request = std::make_unique<Request>();
     request->ticket.model = model;

@@ -22,7 +22,7 @@ TEST_F(EngineTest, PassThatIsAboutToBeAnsweredDelaysNobody) {
   model_->costs->Observe(request->forecast.demand, 50.0);
   request->forecast.seconds = model_->costs->Predict(request->forecast.demand);
   RequestQueue queue({}, [this] { return now(); });
-  Engine engine(queue, OneGeneration(), [] {});
+  Engine engine(queue, OneGeneration());
   absl::Status at_answer = absl::UnknownError("not asked");
   RequestPtr waiting = Predict(next, now() + std::chrono::seconds(60));
   waiting->forecast.seconds = request->forecast.seconds;
@@ -140,7 +140,7 @@ TEST_F(EngineTest, QueueAndComputeSecondsAreThoseOfTheClock) {
   Load("sbm");
   Outcome first, second;
   RequestQueue queue({}, [this] { return now(); });
-  Engine engine(queue, OneGeneration(), [] {});
+  Engine engine(queue, OneGeneration());
   const auto push = [&](Outcome& outcome) {
     RequestPtr request = Predict(outcome);
     ASSERT_TRUE(queue.Push(request).ok());
@@ -177,7 +177,7 @@ TEST_F(EngineTest, ProgressOfAGenerationHasTheSecondsOfTheClock) {
     progress.push_back({of.outcome.queue_seconds, of.outcome.compute_seconds, of.outcome.batch_inputs, finish});
   };
   RequestQueue queue({}, [this] { return now(); });
-  Engine engine(queue, OneGeneration(), [] {});
+  Engine engine(queue, OneGeneration());
   ASSERT_TRUE(queue.Push(request).ok());
   milliseconds_ += 7;
   queue.Close();
@@ -248,7 +248,7 @@ TEST_F(EngineTest, UnderConsentARequestEndsInTimeWithTheSamplesThatHaveRun) {
 TEST_F(EngineTest, PassThatEndsWithTheSamplesItHasDelaysNobody) {
   Load("sbm");
   RequestQueue queue({}, [this] { return now(); });
-  Engine engine(queue, OneGeneration(), [] {});
+  Engine engine(queue, OneGeneration());
   Outcome outcome, next;
   RequestPtr request = Predict(outcome, now() + std::chrono::milliseconds(60));
   request->ticket.arrival = now();
@@ -304,7 +304,7 @@ TEST_F(EngineTest, ShortRequestGoesFirstBesideALongPass) {
   Load("sbm");
   Outcome short_one, long_one;
   RequestQueue queue({}, [this] { return now(); });
-  Engine engine(queue, OneGeneration(), [] {});
+  Engine engine(queue, OneGeneration());
   RequestPtr request = Predict(long_one);
   request->forecast.seconds = 10.0;
   model_->costs->Observe({1, 9, 100, 100}, 10.0);  // of what is left

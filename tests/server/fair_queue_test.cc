@@ -23,12 +23,12 @@ TEST(LineTest, SharesAreWhatWaitsOnAllLevels) {
   line.Push(RequestOf("b", 5));
   EXPECT_EQ(line.size(), 3u);
   EXPECT_EQ(line.cost(), 12u);
-  EXPECT_EQ(line.ShareOf("a").requests, 2u);
-  EXPECT_EQ(line.ShareOf("a").cost, 7u);
+  EXPECT_EQ(line.UsageOf("a").requests, 2u);
+  EXPECT_EQ(line.UsageOf("a").cost, 7u);
   EXPECT_EQ(line.Take(0, "a", 0)->work.cost, 4u);
-  EXPECT_EQ(line.ShareOf("a").requests, 1u);
+  EXPECT_EQ(line.UsageOf("a").requests, 1u);
   EXPECT_EQ(line.TakeAll().size(), 2u);
-  EXPECT_EQ(line.ShareOf("a").requests + line.ShareOf("b").cost + line.size() + line.cost(), 0u);
+  EXPECT_EQ(line.UsageOf("a").requests + line.UsageOf("b").cost + line.size() + line.cost(), 0u);
 }
 
 TEST(LineTest, ANewcomerBeginsAtTheClockThatAllShare) {

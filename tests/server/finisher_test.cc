@@ -108,7 +108,7 @@ TEST_F(EngineTest, ComputesWhileAnAnswerIsWritten) {
   if (UsableCores() < 2) GTEST_SKIP() << "on one core the engine writes its answers itself";
   Load("sbm");
   RequestQueue queue({});
-  Engine engine(queue, OneGeneration(), [] {});
+  Engine engine(queue, OneGeneration());
   absl::Notification writes, computes;
   Outcome first, second;
   RequestPtr request = Predict(first), next = Predict(second);

@@ -129,7 +129,7 @@ class LoaderTest : public ::testing::Test {
   std::unique_ptr<GatedBackend> backend_;  // outlives the models
   Repository repository_{{folder_.path()}, metrics_};
   RequestQueue queue_{{}};
-  Engine engine_{queue_, {}, [] {}};
+  Engine engine_{queue_, {}};
   std::unique_ptr<Loader> loader_;
   std::thread::id engine_thread_;
 };

@@ -92,7 +92,7 @@ TEST_F(PassesTest, ALayerThatTakesLongerThanAStepMayIsCutByRows) {
 // A long request with its expected edges, which alone make its layer long, beside short ones.
 class ExpectedPassesTest : public PassesTest {
  protected:
-  ExpectedPassesTest() : queue_({}, [this] { return now_; }), engine_(queue_, ServerOptions(), [] {}) {
+  ExpectedPassesTest() : queue_({}, [this] { return now_; }), engine_(queue_, ServerOptions()) {
     for (int i = 0; i < 200; ++i) {
       model_->costs->Observe({1, kTokens, 1e6, 1e5, i % 2 * 1e6}, i % 2 == 0 ? 0.002 : 0.2);
     }

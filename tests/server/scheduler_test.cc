@@ -80,8 +80,8 @@ TEST(SchedulerTest, GenerationStartsWhenThereIsRoomAndNoneOvertakesItButByPriori
   const Request* small = Add(scheduler, MakeGeneration(1));
   EXPECT_EQ(scheduler.NextGeneration({0, 1000}), nullptr);
   EXPECT_EQ(scheduler.NextGeneration({1, 99}), nullptr) << "the small one would fit, but has to wait";
-  EXPECT_FALSE(scheduler.HasGeneration({1, 99}));
-  EXPECT_TRUE(scheduler.HasGeneration({1, 100}));
+  EXPECT_FALSE(scheduler.HasWork({1, 99}));
+  EXPECT_TRUE(scheduler.HasWork({1, 100}));
   const Request* urgent = Add(scheduler, MakeGeneration(2, 1));
   EXPECT_EQ(scheduler.NextGeneration({1, 99}).get(), urgent);
   EXPECT_EQ(scheduler.NextGeneration({1, 100}).get(), large);
@@ -99,7 +99,7 @@ TEST(SchedulerTest, CancelledGenerationsAreTakenOut) {
   const std::vector<EndedRequest> dead = scheduler.TakeEnded(kStart);
   ASSERT_EQ(dead.size(), 1u);
   EXPECT_TRUE(absl::IsCancelled(dead[0].reason));
-  EXPECT_FALSE(scheduler.HasGeneration({1, 1}));
+  EXPECT_FALSE(scheduler.HasWork({1, 1}));
 }
 
 TEST(SchedulerTest, ARequestStartsBesideAPassOfFourTimesItsLength) {

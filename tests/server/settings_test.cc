@@ -143,12 +143,12 @@ TEST_F(SettingsTest, FittingADeadlineNeedsOneAndIsBoundedBySamplesOrTheLimits) {
   request_.mutable_budget()->set_fit_deadline(true);
   EXPECT_EQ(Refusal(), "budget.fit_deadline is set; the call has no deadline to fit");
   const Time deadline = Time() + std::chrono::hours(1);
-  EXPECT_EQ(Checked(deadline)->samples(), 2u) << "of the profile";
+  EXPECT_EQ(Checked(deadline)->inputs.front().samples, 2u) << "of the profile";
   request_.set_profile("none");
-  EXPECT_EQ(Checked(deadline)->samples(), 32u) << "of the limits";
+  EXPECT_EQ(Checked(deadline)->inputs.front().samples, 32u) << "of the limits";
   request_.mutable_ensemble()->set_samples(7);
   const absl::StatusOr<Work> request = Checked(deadline);
-  EXPECT_EQ(request->samples(), 7u);
+  EXPECT_EQ(request->inputs.front().samples, 7u);
   EXPECT_TRUE(request->may_degrade);
 }
 
@@ -159,9 +159,8 @@ TEST_F(SettingsTest, WithoutANumberSamplesAreThoseWhoseAnswerFits) {
   limits_.max_response_bytes = 2500;
   const absl::StatusOr<Work> request = Checked(Time() + std::chrono::hours(1));
   ASSERT_TRUE(request.ok()) << request.status();
-  EXPECT_LT(request->samples(), 32u);
-  EXPECT_GE(request->samples(), 1u);
-  EXPECT_EQ(request->inputs[0].samples, request->samples());
+  EXPECT_LT(request->inputs.front().samples, 32u);
+  EXPECT_GE(request->inputs.front().samples, 1u);
 }
 
 // Under consent to less, of a model on which each edge and each pair takes so many seconds.

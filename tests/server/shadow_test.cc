@@ -109,7 +109,7 @@ class ShadowTest : public ::testing::Test {
   const ServerOptions options_;
   MemoryLedger memory_{uint64_t{1} << 30};
   RequestHandler handler_{options_, memory_, repository_, queue_};
-  Engine engine_{queue_, options_, [] {}};
+  Engine engine_{queue_, options_};
   std::deque<v1::PredictResponse> responses_;
   int asked_ = 0, answered_ = 0;
 };

@@ -41,7 +41,7 @@ def state_dict(args: dict = ARGS, head: bool = False) -> dict:
 
 
 def checkpoint(tensors: dict, args: object = ARGS, **more: object) -> dict:
-    """What nanoGPT's train.py saves, with an optimizer of one parameter."""
+    """A checkpoint of nanoGPT's train.py, with an optimizer of one parameter."""
     optimizer = {
         "state": {0: {"step": np.float32([7]), "exp_avg": np.ones((2, 3), np.float32)}},
         "param_groups": [{"lr": 1e-3, "betas": (0.9, 0.99), "foreach": None, "fused": True, "params": [0]}],

@@ -1,4 +1,4 @@
-"""What the image is built from has every folder that CMake asks for, and every source that comes from another."""
+"""The context of the image has every folder that CMake asks for, and every source that comes from another."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""What bench/gpu/sass.py counts in machine code that was counted by hand."""
+"""The counts of bench/gpu/sass.py in machine code that was counted by hand."""
 
 import importlib.util
 import pathlib

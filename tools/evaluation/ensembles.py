@@ -8,7 +8,7 @@ from evaluation import measure
 SAMPLES = (1, 2, 5, 10, 20, 50)
 CAPS = (1.0, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05)
 
-# Of each model: its score; its inputs, as the recipe makes them; how many of them are used without and with --full, and
+# For each model: its score; its inputs, as the recipe makes them; how many of them are used without and with --full, and
 # how many of these are asked for every number of samples.
 MODELS = {"shakespeare-block": ("loss", 16, 4, 16, 0), "shakespeare-ssa": ("loss", 16, 4, 16, 1),
           "shakespeare-words": ("loss", 16, 4, 16, 4), "shapes": ("accuracy", 1000, 300, 1000, 1000),

@@ -27,7 +27,7 @@ RECIPES = {f"shakespeare-{part}": ("shakespeare.py", part) for part in ("block",
 RECIPES["shakespeare-llama"] = ("llama.py",)
 RECIPES |= {f"review-{part}": ("reviews.py", part) for part in ("encoder", "ranker")}
 
-# Of the folder --data; the other recipes generate what they need.
+# From the folder --data; the other recipes generate what they need.
 SOURCES = {**dict.fromkeys(("long", *RECIPES), "tinyshakespeare.txt"),
            **dict.fromkeys(("sentiment", "review-encoder", "review-ranker"), "sst2/test.tsv")}
 

@@ -3,7 +3,7 @@ from evaluation import examples as example_files
 from evaluation import statistics
 from evaluation.markdown import percent, table
 
-# The caps and flags of `edgewise evaluate` for each model; each tuple is a run of its own.
+# For each model, the caps and flags that `edgewise evaluate` is told; each tuple is a run of its own.
 MODELS = {"shakespeare-llama": [("--block_pattern=local", "--block_size=16,32,64"),
                                 ("--window_tokens=32,64,128", "--sigma=2"),
                                 ("--window_tokens=64", "--sigma=2", "--samples=8"),

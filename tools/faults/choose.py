@@ -1,7 +1,7 @@
 """Chooses faults: one line of a C++ source each, changed so that the code that is compiled means something else.
 
 Nothing is parsed: the sources are formatted by clang-format, so a comparison has a space on both sides, brackets of
-templates have none, and a statement that fits in a line stands in one. What does not compile, or compiles to the same
+templates have none, and a statement that fits in a line stands in one. A fault that does not compile, or compiles to the same
 instructions, is found later and replaced (run.py).
 """
 
@@ -182,6 +182,6 @@ class Chooser:
 
 
 def deal(count: int) -> list[tuple[str, str]]:
-    """The stratum and kind of each of so many faults."""
+    """The stratum and kind of each of this number of faults."""
     strata = list(STRATA)
     return [(strata[i % len(strata)], KINDS[(i + i // len(strata)) % len(KINDS)]) for i in range(count)]

@@ -19,7 +19,7 @@ from .choose import Fault
 
 TEST, CHECK = COMMANDS = ("./dev test", "./dev check")
 NOT_BUILT, SAME_CODE = "does not compile", "compiles to the same code"
-# Of a process of a test: a fault may allocate or compute without end, or wait for what never comes.
+# The bounds of a process of a test: a fault may allocate or compute without end, or wait for what never comes.
 _MOST_MEMORY, _MOST_CPU, _STANDS_STILL = 8 << 30, 300, 150  # bytes, seconds, seconds
 # Words that tests have which are near to a stratum, beside those of its files' names.
 _NEAR = {"kernels/cuda": "emulated", "model/forward": "golden generation", "client": "client", "server/schedule":
@@ -80,7 +80,7 @@ class Entry:
         return self._failed(output) if started.returncode != 0 else None
 
     def _wait(self, started: subprocess.Popen) -> str | None:
-        """What a test prints; None where it takes too long: longer the busier the machine, but not while it stands still."""
+        """The output of a test; None where it takes too long: longer the busier the machine, but not while it stands still."""
         begin = moved = time.monotonic()
         used = 0.0
         while True:
@@ -102,7 +102,7 @@ class Entry:
 
 
 def cpu_seconds(session: int) -> float:
-    """What the processes of a session have used."""
+    """The CPU time of the processes of a session, as far as it is known."""
     ticks = 0
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -214,7 +214,7 @@ class Search:
     def __init__(self, tree: Tree, unsound: dict, say):
         self._tree, self._say = tree, say
         self._outputs, self._entries = tree.outputs(), tree.tests()
-        # What scripts run. Benchmarks are no part of the tests.
+        # The programs that scripts run. Benchmarks are no part of the tests.
         self._programs = sorted(path for path in self._outputs
                                 if path.startswith("bin/") and not path.endswith((".so", "_bench")))
         self.unsound = unsound  # tests that failed without a fault: their first failure
@@ -225,7 +225,7 @@ class Search:
             raise SystemExit(f"{tree.build}: not everything is built; missing for {', '.join(missing[:3])}")
 
     def plant(self, fault: Fault) -> dict:
-        """What became of a fault: {"skipped": why}, or what saw it ("seen", None where nothing did), the test of ctest and
+        """The fate of a fault: {"skipped": why}, or what saw it ("seen", None where nothing did), the test of ctest and
         the command that it belongs to (no test: the build saw it), and the seconds that it took."""
         start = time.monotonic()
         objects = self._tree.objects_of(fault.path)
@@ -255,7 +255,7 @@ class Search:
                     self._say(f"not counted, it fails without a fault too: {failed}")
 
     def _first_failure(self, fault: Fault, objects: list[str]) -> tuple[str | None, Entry | None]:
-        """What saw the fault, and the test that did (none: the build)."""
+        """The kind of check that saw the fault, and the test that did (none: the build)."""
         for targets, entries in self._batches(fault):
             if not self._tree.reach(targets, objects):
                 continue
@@ -284,7 +284,7 @@ class Search:
         return [(list(targets), entries) for (_, targets), entries in batches.items()]
 
     def _targets(self, entry: Entry) -> list[str]:
-        """What must be built before a test is run: its program, or all programs for a script that is told where they
+        """The targets to build before a test is run: its program, or all programs for a script that is told where they
         are, and the modules that it is told of."""
         texts = [*entry.environment.values(), *entry.words[1:]]
         made = [entry.program] if entry.program in self._outputs else []

@@ -9,7 +9,7 @@
 # long stops no other; a table of all comes last. Exit code: 0, 1 if a step failed or was not run for want of time, 2 if
 # there is no such step, 77 without a GPU, 130 cut off. Logs (logs.tar.gz), the table (summary.txt) and the numbers
 # (attention_gpu.json, .png, models_gpu.json, figures_layers.json, figures_models.json) go to $OUT, or to ./out, as soon as they are there.
-#   EDGEWISE_GPU_SECONDS         ends within so many seconds, whatever hangs: steps get what is left, or are not run
+#   EDGEWISE_GPU_SECONDS         ends within that many seconds, whatever hangs: steps get what is left, or are not run
 #   EDGEWISE_SKIP_SANITIZER=1    leaves compute-sanitizer out
 #   EDGEWISE_BENCH_FLAGS         of bench/gpu/attention_gpu.py; --quick if not set
 #   EDGEWISE_MODELS_FLAGS        of bench/gpu/models_gpu.py, more

@@ -134,15 +134,9 @@ struct Found {
   uint32_t of_warp[kWarpSize];
 };
 
-__global__ void __launch_bounds__(kTableThreads) FillTables(const __grid_constant__ DeviceCall call) {
-  __shared__ Found found;
-  DeviceEventHead& head = call.event_heads[blockIdx.x];
-  const DeviceProblem& problem = call.problems[head.problem];
+// The largest bounds and, where a head may have events with them, their means. By all threads of the block.
+__device__ EventMeans MeansOf(const float* queries, const float* keys, int32_t n, Found& found) {
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  const int32_t n = problem.tokens;
-  const float *queries = head.mean_gap, *keys = head.key_bound;  // bounds
-  if (thread == 0) found = {};
-  __syncthreads();
   uint32_t query_max = 0, key_max = 0;
   for (int32_t i = thread; i < n; i += kTableThreads) {
     query_max = max(query_max, BitsOf(queries[i]));
@@ -154,7 +148,7 @@ __global__ void __launch_bounds__(kTableThreads) FillTables(const __grid_constan
   EventMeans means;
   means.query_max = __uint_as_float(found.query_max);
   means.key_max = __uint_as_float(found.key_max);
-  if (!HasEventBounds(means.query_max, means.key_max)) return;
+  if (!HasEventBounds(means.query_max, means.key_max)) return means;
   unsigned long long query_sum = 0, key_sum = 0, sampled_sum = 0;
   for (int32_t i = thread; i < n; i += kTableThreads) {
     const uint32_t units = EventUnits(queries[i], means.query_max);
@@ -169,6 +163,61 @@ __global__ void __launch_bounds__(kTableThreads) FillTables(const __grid_constan
   means.query = EventMean(found.query_sum, n, means.query_max);
   means.key = EventMean(found.key_sum, n, means.key_max);
   means.sampled_queries = EventMean(found.sampled_sum, (n + kEventSampling - 1) / kEventSampling, means.query_max);
+  return means;
+}
+
+// Lists the heavy keys, ascending, and returns how many there are. By all threads of the block.
+__device__ uint32_t ListHeavyKeys(const float* keys, int32_t n, float limit, int32_t* list, Found& found) {
+  uint32_t heavy_keys = 0;
+  for (int32_t first = 0; first < n; first += kTableThreads) {
+    const int32_t j = first + static_cast<int32_t>(threadIdx.x);
+    const bool heavy = j < n && keys[j] > limit;
+    uint32_t all = 0;
+    const uint32_t place = heavy_keys + SumBefore(heavy ? 1u : 0u, found.of_warp, &all);
+    if (heavy) list[place] = j;
+    heavy_keys += all;
+  }
+  return heavy_keys;
+}
+
+// Lays the keys side by side, each as wide as `width_of` says, with the guide to them. By all threads of the block.
+template <typename WidthOf>
+__device__ void LayKeys(DeviceEventHead& head, int32_t n, const WidthOf& width_of, Found& found) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int shift = 32 - head.guide_bits;
+  const int64_t runs = int64_t{1} << head.guide_bits;
+  uint32_t base = 0;
+  for (int32_t first = 0; first < n; first += kTableThreads) {
+    const int32_t j = first + thread;
+    const auto width = static_cast<uint32_t>(j < n ? width_of(j) : 0);
+    uint32_t all = 0;
+    const uint32_t before = base + SumBefore(width, found.of_warp, &all);
+    base += all;
+    if (j >= n) continue;
+    head.places[j] = before;
+    const uint64_t begin = before, end = begin + width;
+    for (uint64_t run = (begin + (uint64_t{1} << shift) - 1) >> shift; run << shift < end; ++run) head.guide[run] = j;
+  }
+  for (int64_t run = ((int64_t{base} + (int64_t{1} << shift) - 1) >> shift) + thread; run < runs;
+       run += kTableThreads) {
+    head.guide[run] = n;  // no key has it
+  }
+  if (thread != 0) return;
+  head.places[n] = base;
+  head.places[n + 1] = 0xFFFFFFFFu;
+}
+
+__global__ void __launch_bounds__(kTableThreads) FillTables(const __grid_constant__ DeviceCall call) {
+  __shared__ Found found;
+  DeviceEventHead& head = call.event_heads[blockIdx.x];
+  const DeviceProblem& problem = call.problems[head.problem];
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t n = problem.tokens;
+  const float *queries = head.mean_gap, *keys = head.key_bound;  // bounds
+  if (thread == 0) found = {};
+  __syncthreads();
+  const EventMeans means = MeansOf(queries, keys, n, found);
+  if (!HasEventBounds(means.query_max, means.key_max)) return;
   const HeavyLimits limits = HeavyLimitsOf(problem.law, means);
   uint32_t heavy_queries = 0, light_query = 0, light_key = 0;
   for (int32_t i = thread; i < n; i += kTableThreads) {
@@ -182,16 +231,7 @@ __global__ void __launch_bounds__(kTableThreads) FillTables(const __grid_constan
   if (heavy_queries > 0) atomicAdd(&found.heavy_queries, heavy_queries);
   MaxOfBlock(light_query, &found.light_query);
   MaxOfBlock(light_key, &found.light_key);
-  // Heavy keys, ascending.
-  uint32_t heavy_keys = 0;
-  for (int32_t first = 0; first < n; first += kTableThreads) {
-    const int32_t j = first + thread;
-    const bool heavy = j < n && keys[j] > limits.key;
-    uint32_t all = 0;
-    const uint32_t place = heavy_keys + SumBefore(heavy ? 1u : 0u, found.of_warp, &all);
-    if (heavy) head.heavy[place] = j;
-    heavy_keys += all;
-  }
+  const uint32_t heavy_keys = ListHeavyKeys(keys, n, limits.key, head.heavy, found);
   __syncthreads();
   if (!UsesEvents(problem.way, n, means, int64_t{found.heavy_queries} + heavy_keys)) return;
   const float lightest = __uint_as_float(found.light_query);
@@ -207,31 +247,13 @@ __global__ void __launch_bounds__(kTableThreads) FillTables(const __grid_constan
   AddOfBlock(parts, &found.parts);
   __syncthreads();
   const uint64_t part_width = EventPartWidth(found.parts, n);
-  const int shift = 32 - head.guide_bits;
-  const int64_t runs = int64_t{1} << head.guide_bits;
-  uint32_t base = 0;
-  for (int32_t first = 0; first < n; first += kTableThreads) {
-    const int32_t j = first + thread;
-    const auto width = static_cast<uint32_t>(j < n ? EventKeyWidth(EventParts(weight(j), unit), part_width) : 0);
-    uint32_t all = 0;
-    const uint32_t before = base + SumBefore(width, found.of_warp, &all);
-    base += all;
-    if (j >= n) continue;
-    head.places[j] = before;
-    const uint64_t begin = before, end = begin + width;
-    for (uint64_t run = (begin + (uint64_t{1} << shift) - 1) >> shift; run << shift < end; ++run) head.guide[run] = j;
-  }
-  for (int64_t run = ((int64_t{base} + (int64_t{1} << shift) - 1) >> shift) + thread; run < runs;
-       run += kTableThreads) {
-    head.guide[run] = n;  // no key has it
-  }
+  LayKeys(
+      head, n, [&](int32_t j) { return EventKeyWidth(EventParts(weight(j), unit), part_width); }, found);
   for (int32_t i = thread; i < n; i += kTableThreads) {
     const float bound = queries[i];
     head.mean_gap[i] = bound > limits.query ? 0.0f : EventMeanGap(bound, part_width, unit);
   }
   if (thread == 0) {
-    head.places[n] = base;
-    head.places[n + 1] = 0xFFFFFFFFu;
     head.heavy_keys = static_cast<int32_t>(heavy_keys);
     head.by_events = 1;
   }

@@ -216,6 +216,25 @@ __device__ inline void ClearValues(int first, typename Shared<kDim>::Tile& value
   WaitFor(cleared, 0);
 }
 
+// Writes what this thread has of the rows `row` and `row` + 8, whose sums are complete.
+template <typename Edges, int kBlocks>
+__device__ inline void WriteQueries(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item, int row,
+                                    int first_column, const Edges& edges, const OnlineSoftmax (&states)[2],
+                                    const float (&sums)[kBlocks][kMapColumns / 8][4]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (row + half * 8 >= RowsOf(item)) continue;
+    const float scale = states[half].Normalizer(edges.HasEdges(half));
+    const OutRow out = OutRowOf(call, problem, item, row + half * 8);
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const int first = block * kMapColumns + first_column;
+      WriteRow([&](int column, const float(&pair)[2]) { out.Put<true>(first + column, pair); }, kMapColumns, half,
+               scale, sums[block]);
+    }
+  }
+}
+
 // The 64 queries of warpgroup `mine`.
 template <template <int> typename EdgesOf, int kDim>
 __device__ inline void AttendQueries(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item,
@@ -303,18 +322,7 @@ __device__ inline void AttendQueries(const DeviceCall& call, const DeviceProblem
   hold_sums();
 
   AddStates(states);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (row + half * 8 >= RowsOf(item)) continue;
-    const float scale = states[half].Normalizer(edges.HasEdges(half));
-    const OutRow out = OutRowOf(call, problem, item, row + half * 8);
-#pragma unroll
-    for (int block = 0; block < kDim / kMapColumns; ++block) {
-      const int first = block * kMapColumns + first_column;
-      WriteRow([&](int column, const float(&pair)[2]) { out.Put<true>(first + column, pair); }, kMapColumns, half,
-               scale, sums[block]);
-    }
-  }
+  WriteQueries(call, problem, item, row, first_column, edges, states, sums);
 }
 
 // kDim: columns of queries, keys and values. EdgesOf: Limits or Bits.

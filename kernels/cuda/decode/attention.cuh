@@ -25,6 +25,25 @@ __device__ inline void Unpack(const uint4& raw, float (&to)[8]) {
   }
 }
 
+// The largest number, and the sums, of the threads of a warp that have the same columns: every kLanes-th.
+template <int kLanes>
+__device__ inline float LargestOfKeys(float largest) {
+#pragma unroll
+  for (int other = kLanes; other < kWarpSize; other *= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(kWholeWarp, largest, other));
+  }
+  return largest;
+}
+template <int kLanes>
+__device__ inline void SumKeys(float& weight, float (&sums)[8]) {
+#pragma unroll
+  for (int other = kLanes; other < kWarpSize; other *= 2) {
+    weight += __shfl_xor_sync(kWholeWarp, weight, other);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) sums[e] += __shfl_xor_sync(kWholeWarp, sums[e], other);
+  }
+}
+
 // kLanes threads share a key, 8 columns each. Heads of more than 64 columns have more keys on their way than registers
 // of two blocks.
 template <int kLanes>
@@ -80,12 +99,8 @@ __global__ void __launch_bounds__(kThreads, kLanes <= 8 ? 2 : 1)
         scores[step] = place >= first_key && place < row.keys ? score : -INFINITY;
         largest = fmaxf(largest, scores[step]);
       }
-#pragma unroll
-      for (int other = kLanes; other < kWarpSize; other *= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(kWholeWarp, largest, other));
-      }
       OnlineSoftmax of_group;
-      of_group.Raise(largest);
+      of_group.Raise(LargestOfKeys<kLanes>(largest));
       float sums[8] = {};
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
@@ -98,12 +113,7 @@ __global__ void __launch_bounds__(kThreads, kLanes <= 8 ? 2 : 1)
 #pragma unroll
         for (int e = 0; e < 8; ++e) sums[e] = fmaf(weight, of_key[e], sums[e]);
       }
-#pragma unroll
-      for (int other = kLanes; other < kWarpSize; other *= 2) {
-        of_group.sum += __shfl_xor_sync(kWholeWarp, of_group.sum, other);
-#pragma unroll
-        for (int e = 0; e < 8; ++e) sums[e] += __shfl_xor_sync(kWholeWarp, sums[e], other);
-      }
+      SumKeys<kLanes>(of_group.sum, sums);
       if (lane < kLanes) {
 #pragma unroll
         for (int e = 0; e < 8; ++e) values[warp][column + e] = sums[e];

@@ -74,6 +74,29 @@ class Writer {
   std::vector<uint4> words;
 };
 
+// The tiles of the factor that have a number other than zero, in `tiles`; and which of each run of `run` columns they
+// are, by bits.
+std::vector<uint32_t> AddUsedTiles(const View& factor, size_t cluster_steps, size_t rank, size_t run, Writer& tiles) {
+  std::vector<uint32_t> used;
+  for (size_t first = 0; first < rank; first += run) {
+    for (size_t step = 0; step < cluster_steps; ++step) {
+      uint32_t bits = 0;
+      for (size_t quad = 0; quad < run / 32; ++quad) {
+        const size_t column = first + 32 * quad;
+        bool zero = true;
+        for (size_t i = 0; i < 16; ++i) {
+          for (size_t o = 0; o < 32; ++o) zero = zero && factor.At(16 * step + i, column + o) == 0.0;
+        }
+        if (zero) continue;
+        bits |= 1u << quad;
+        for (size_t tile = 0; tile < 4; ++tile) tiles.AddTile(factor, step, column / 8 + tile);
+      }
+      used.push_back(bits);
+    }
+  }
+  return used;
+}
+
 std::vector<float> Padded(const std::vector<float>& values, size_t count, double scale) {
   std::vector<float> padded(count, 0.0f);
   for (size_t i = 0; i < values.size(); ++i) padded[i] = static_cast<float>(values[i] * scale);
@@ -140,24 +163,8 @@ std::optional<MembershipHalves> SplitIntoHalves(const MembershipParameters& para
       values.insert(values.end(), cluster_bias.begin(), cluster_bias.end());
       values.insert(values.end(), bound_weights.begin(), bound_weights.end());
       writer.AddWords(values.data(), values.size());
-      std::vector<uint32_t> used;
       Writer of_used;
-      for (size_t first = 0; first < rank; first += run) {
-        for (size_t step = 0; step < cluster_steps; ++step) {
-          uint32_t bits = 0;
-          for (size_t quad = 0; quad < run / 32; ++quad) {
-            const size_t column = first + 32 * quad;
-            bool zero = true;
-            for (size_t i = 0; i < 16; ++i) {
-              for (size_t o = 0; o < 32; ++o) zero = zero && of_factor.At(16 * step + i, column + o) == 0.0;
-            }
-            if (zero) continue;
-            bits |= 1u << quad;
-            for (size_t tile = 0; tile < 4; ++tile) of_used.AddTile(of_factor, step, column / 8 + tile);
-          }
-          used.push_back(bits);
-        }
-      }
+      const std::vector<uint32_t> used = AddUsedTiles(of_factor, cluster_steps, rank, run, of_used);
       writer.AddWords(used.data(), used.size());
       writer.words.insert(writer.words.end(), of_used.words.begin(), of_used.words.end());
       // Memberships are halves of m * 2^14.

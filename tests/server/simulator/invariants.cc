@@ -110,7 +110,7 @@ void Simulation::CheckAnswer(const Call& call, const Request& request) {
   const bool alone = scenario_.options.queue.max_batch == 1;
   Require(!alone || request.outcome.batch_inputs == call.work->inputs.size(), "no batch is larger than its limit");
   const Forecast& forecast = request.forecast;
-  const uint32_t asked = request.work.samples();
+  const uint32_t asked = request.work.inputs.front().samples;
   const bool fewer_edges = forecast.cap > 0.0, degraded = forecast.samples < asked || fewer_edges;
   Require(!degraded || call.consents, "nobody gets fewer samples or edges who has not agreed");
   Require(forecast.samples >= 1 && forecast.samples <= asked, "nobody gets more samples than asked for, or none");

@@ -99,7 +99,7 @@ void Simulation::Run() {
     while (!loading_.empty()) LoadPiece();
   }
   queue_ = std::make_unique<RequestQueue>(scenario_.options.queue, [this] { return now_; });
-  engine_ = std::make_unique<Engine>(*queue_, scenario_.options, [] {});
+  engine_ = std::make_unique<Engine>(*queue_, scenario_.options);
   After(0.0, [this] { Arrive(); });
   while (violation_.empty()) {
     if (!loading_.empty()) LoadPiece();
