@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/field_error.h"
+#include "base/utf8.h"
 #include "http/bodies.pb.h"
 #include "server/http/json_out.h"
 #include "server/http/json_scalar.h"
@@ -26,6 +27,7 @@ constexpr uint64_t kBytesOfLexer = 4;    // a string stands in the lexer twice, 
 constexpr uint64_t kBytesOfPart = 256;   // of a string, a message or a name, beside its own bytes
 constexpr uint64_t kBytesOfNumber = 32;  // with the arrays that a list outgrew
 constexpr uint64_t kReservedAtOnce = 64 << 10;
+constexpr size_t kMostShown = 64;  // bytes of a name, in an error
 
 class Reader final : public nlohmann::json_sax<json> {
  public:
@@ -241,6 +243,12 @@ class Reader final : public nlohmann::json_sax<json> {
     return false;
   }
 
+  // The beginning of a name, in whole characters.
+  static std::string Shown(const std::string& key) {
+    size_t bytes = std::min(key.size(), kMostShown);
+    while (bytes < key.size() && ContinuesCharacter(key[bytes])) --bytes;
+    return key.substr(0, bytes);
+  }
   // The path of the value that is read; `key` stands for the last name.
   std::string Path(const std::string& key = "") const {
     std::string path;
@@ -249,7 +257,7 @@ class Reader final : public nlohmann::json_sax<json> {
       if (frame.kind != Kind::kObject) {
         absl::StrAppend(&path, "[", std::max(0, frame.index), "]");
       } else if (const bool last = i + 1 == frames_.size(); frame.field != nullptr || (last && !key.empty())) {
-        absl::StrAppend(&path, path.empty() ? "" : ".", last && !key.empty() ? key.substr(0, 64) : frame.field->name());
+        absl::StrAppend(&path, path.empty() ? "" : ".", last && !key.empty() ? Shown(key) : frame.field->name());
       }
     }
     return path;

@@ -298,6 +298,7 @@ class ResultsTest(unittest.TestCase):
 
     def test_scenarios_of_one_figure(self):
         mixed = {case: row["figures"] for case, row in self.scenario("mixed").items()}
+        fronts = {case: row["goals"]["http_over_grpc"]["found"] for case, row in self.scenario("http").items()}
         fit = [row for case, row in self.scenario("fit_deadline").items() if not case.startswith("edges")]
         for shown, figure in (
                 (r"tokens together: ([\d.]+) times", mixed["lengths"]["inputs_over_padded"]),
@@ -307,7 +308,13 @@ class ResultsTest(unittest.TestCase):
                 (r"serves ([\d.]+) times",
                  self.scenario("degraded")["by consent"]["goals"]["served_over_all_or_nothing"]["found"]),
                 (r"([\d.]+) % of deadlines", 100 * min(row["figures"]["met"] for row in fit)),
-                (r"at least ([\d.]+) of the samples", min(row["goals"]["chosen_over_largest"]["found"] for row in fit))):
+                (r"at least ([\d.]+) of the samples", min(row["goals"]["chosen_over_largest"]["found"] for row in fit)),
+                (r"at most (\d+) MiB of 256", max(row["goals"]["resident_over_idle_mib"]["found"] for case, row in
+                                                  self.scenario("hostile_http").items() if case.startswith("http"))),
+                (r"over gRPC is at most ([\d.]+) ms above", max(row["goals"]["p99_more_ms"]["found"] for case, row in
+                                                         self.scenario("hostile_http").items() if case.startswith("http"))),
+                (r"and over gRPC: ([\d.]+) and", fronts["embeddings"]),
+                (r"and over gRPC: [\d.]+ and ([\d.]+) times", fronts["chat"])):
             with self.subTest(shown=shown):
                 self.check(re.findall(shown, self.text), [figure])
 

@@ -22,7 +22,7 @@ class LangChainTest(unittest.TestCase):
             answer = chat.invoke("hello")
             self.assertEqual("".join(part.content for part in chat.stream("hello")), answer.content)
             self.assertEqual(answer.usage_metadata["output_tokens"], 6)
-            self.assertTrue(OpenAI(**options).invoke("hello"))
+            self.assertTrue(OpenAI(seed=7, **options).invoke("hello"))
 
     def test_embeddings(self):
         with Server(TESTDATA + "_sentence", "--http_listen=127.0.0.1:0") as server:

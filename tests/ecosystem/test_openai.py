@@ -13,9 +13,9 @@ import unittest
 import openai
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
-from edgewise_process import HANG, TESTDATA, Server, series, wait_until  # noqa: E402
+from edgewise_process import EXAMPLES, HANG, TESTDATA, Server, series, wait_until  # noqa: E402
 
-CHAT_MODEL, EMBEDDING_MODEL = "gpt2_untied", "old_last_token"
+CHAT_MODEL, EMBEDDING_MODEL, LONG_MODEL = "gpt2_untied", "old_last_token", "shakespeare-ssa"
 MESSAGES = [{"role": "user", "content": "hello"}]
 
 
@@ -27,7 +27,8 @@ def client_of(server: Server, key: str = "none", **options) -> openai.OpenAI:
 class LanguageTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server(TESTDATA + "_hugging_face", "--http_listen=127.0.0.1:0").__enter__()
+        cls.server = Server(TESTDATA + "_hugging_face", "--http_listen=127.0.0.1:0", "--model",
+                            f"{LONG_MODEL}={EXAMPLES}/{LONG_MODEL}/1").__enter__()
         cls.client = client_of(cls.server)
 
     @classmethod
@@ -122,7 +123,8 @@ class LanguageTest(unittest.TestCase):
             return sum(value for pairs, value in series(self.server.metrics(), "edgewise_generations_total").items()
                        if ("code", '"CANCELLED"') in pairs)
 
-        stream = self.client.completions.create(model=CHAT_MODEL, prompt="hello", stream=True, n=4,
+        # Seconds of work, so that it cannot end before the client goes.
+        stream = self.client.completions.create(model=LONG_MODEL, prompt="ROMEO:", stream=True, n=4,
                                                 extra_body={"edgewise": {"samples": 256}})
         next(iter(stream))
         stream.close()

@@ -49,7 +49,14 @@ class HttpClient {
   }
   // False: the server has closed the connection.
   bool Send(const std::string& bytes) {
-    return send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+    size_t sent = 0;
+    while (sent < bytes.size()) {
+      const ssize_t n = send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) return false;
+      sent += static_cast<size_t>(n);
+    }
+    return true;
   }
 
   // The next answer. `no_body`: to HEAD.
@@ -124,7 +131,10 @@ class HttpClient {
  private:
   bool More() {
     char buffer[16384];
-    const ssize_t n = recv(fd_, buffer, sizeof buffer, 0);
+    ssize_t n;
+    do {
+      n = recv(fd_, buffer, sizeof buffer, 0);
+    } while (n < 0 && errno == EINTR);  // a fuzzer's timer
     EXPECT_TRUE(n >= 0 || errno == ECONNRESET) << "the server said nothing for 60 s: errno " << errno;
     if (n > 0) read_.append(buffer, static_cast<size_t>(n));
     return n > 0;
