@@ -195,7 +195,9 @@ ordered_json OperationOf(const Route& route, const ordered_json& parameters, Sch
   if (!parameters.empty()) operation["parameters"] = parameters;
   if (std::string_view(route.method) == "POST") {
     const ordered_json body = route.body != nullptr ? schemas.Of(*route.body) : ordered_json({{"type", "object"}});
-    operation["requestBody"] = {{"required", true}, {"content", ContentOf("application/json", body)}};
+    ordered_json content = ContentOf("application/json", body);
+    if (route.binary) content["application/octet-stream"] = ordered_json::object();
+    operation["requestBody"] = {{"required", true}, {"content", std::move(content)}};
   }
   const ordered_json error = {{"description", "refused, or failed"},
                               {"content", ContentOf("application/json", schemas.OfError(route.error))}};

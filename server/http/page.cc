@@ -43,11 +43,12 @@ void Serve(const PageFile& file, Exchange& exchange) {
 }  // namespace
 
 void AddPageRoutes(Routes& routes) {
-  for (const char* path : {"/", "/page/{}"}) {
+  for (const auto& [path, type] : {std::pair("/", R"("text/html")"), std::pair("/page/{}", R"("*/*")")}) {
     routes.Add({.method = "GET",
                 .path = path,
                 .error = PlainError,
                 .open = true,
+                .answer = type,
                 .serve = [](const std::shared_ptr<Exchange>& exchange) {
                   for (const PageFile& file : PageFiles()) {
                     if (file.path == exchange->request.path) return Serve(file, *exchange);

@@ -34,6 +34,8 @@ GOOD = {
                        {"model": "encoder", "input": ["a"], "encoding_format": "base64", "edgewise": {"samples": 2}}],
     "/embed": [{**TEXTS, "normalize": False}],
     "/models/{name}/embed": ("encoder", [TEXTS]),
+    "/embed_all": [{**TEXTS, "truncate": True}],
+    "/models/{name}/embed_all": ("encoder", [TEXTS]),
     "/similarity": [SIMILAR],
     "/models/{name}/similarity": ("encoder", [SIMILAR]),
     "/predict": [{"inputs": "a dog", "model": "classes"}, {"inputs": [["a"], ["b", "c"]], "model": "classes"}],
@@ -48,6 +50,8 @@ GOOD = {
     "/models/{name}/decode": ("encoder", [{"ids": [[5, 6], [7]]}]),
     "/models/{name}/info": ("encoder", None),
     "/v1/models/{name}": ("writer", None),
+    "/edgewise/v1/models/{name}": ("writer", None),
+    "/page/{name}": ("page.css", None),
     "/v1/rerank": [{**DOCUMENTS, "model": "ranker"}],
     "/v2/rerank": [{**DOCUMENTS, "model": "ranker"}],
     "/edgewise/v1/predict": [
