@@ -18,7 +18,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/format.h"
 #include "client/cli/load.h"
-#include "client/cli/options.h"
+#include "client/cli/request/options.h"
 
 namespace edgewise::cli {
 namespace {

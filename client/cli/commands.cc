@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/flag_set.h"
 #include "client/cli/format.h"
-#include "client/cli/options.h"
+#include "client/cli/request/options.h"
 
 namespace edgewise::cli {
 namespace {

@@ -9,11 +9,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
-#include "client/cli/evaluate_report.h"
-#include "client/cli/evaluation.h"
+#include "client/cli/evaluate/evaluate_report.h"
+#include "client/cli/evaluate/evaluation.h"
+#include "client/cli/evaluate/sweep.h"
 #include "client/cli/format.h"
-#include "client/cli/options.h"
-#include "client/cli/sweep.h"
+#include "client/cli/request/options.h"
 
 namespace edgewise::cli {
 namespace {

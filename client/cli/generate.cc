@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/commands.h"
 #include "client/cli/format.h"
-#include "client/cli/options.h"
+#include "client/cli/request/options.h"
 
 namespace edgewise::cli {
 namespace {

@@ -13,9 +13,9 @@
 #include "absl/synchronization/mutex.h"
 #include "client/cli/commands.h"
 #include "client/cli/format.h"
-#include "client/cli/label_names.h"
-#include "client/cli/options.h"
 #include "client/cli/render.h"
+#include "client/cli/request/label_names.h"
+#include "client/cli/request/options.h"
 
 namespace edgewise::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "client/cli/inputs.h"
+#include "client/cli/request/inputs.h"
 #include "edgewise/v1/inference.pb.h"
 
 namespace edgewise::cli {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "client/cli/label_names.h"
+#include "client/cli/request/label_names.h"
 #include "tests/client/evaluate_fixture.h"
 
 namespace edgewise::cli {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "client/cli/commands.h"
-#include "client/cli/evaluation.h"
+#include "client/cli/evaluate/evaluation.h"
 #include "tests/client/evaluate_fixture.h"
 
 namespace edgewise::cli {

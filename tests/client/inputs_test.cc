@@ -1,5 +1,5 @@
 // Flags and JSON lines: what is wrong is named, what is right arrives.
-#include "client/cli/inputs.h"
+#include "client/cli/request/inputs.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/flag_set.h"
-#include "client/cli/options.h"
+#include "client/cli/request/options.h"
 
 namespace edgewise::cli {
 namespace {

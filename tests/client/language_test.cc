@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "client/cli/commands.h"
-#include "client/cli/inputs.h"
+#include "client/cli/request/inputs.h"
 #include "edgewise/client/client.h"
 #include "tests/client/fake_service.h"
 

@@ -1,6 +1,6 @@
 // How good the answers of a model are, where the data says what is right.
-#ifndef EDGEWISE_CLIENT_CLI_QUALITY_H_
-#define EDGEWISE_CLIENT_CLI_QUALITY_H_
+#ifndef EDGEWISE_CLIENT_CLI_EVALUATE_QUALITY_H_
+#define EDGEWISE_CLIENT_CLI_EVALUATE_QUALITY_H_
 
 #include <cstdint>
 #include <optional>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/cli/inputs.h"
 #include "client/cli/render.h"
+#include "client/cli/request/inputs.h"
 #include "edgewise/v1/inference.pb.h"
 
 namespace edgewise::cli {
@@ -72,4 +72,4 @@ absl::Status CheckLabels(const LabelledInput& input, const v1::Prediction& predi
 
 }  // namespace edgewise::cli
 
-#endif  // EDGEWISE_CLIENT_CLI_QUALITY_H_
+#endif  // EDGEWISE_CLIENT_CLI_EVALUATE_QUALITY_H_

@@ -1,4 +1,4 @@
-#include "client/cli/label_names.h"
+#include "client/cli/request/label_names.h"
 
 #include <algorithm>
 #include <map>

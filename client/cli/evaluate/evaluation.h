@@ -1,7 +1,7 @@
 // Measures a budget: the same inputs under several settings, one call at a time. The settings take turns for each
 // input, so that other load on the machine affects all of them alike.
-#ifndef EDGEWISE_CLIENT_CLI_EVALUATION_H_
-#define EDGEWISE_CLIENT_CLI_EVALUATION_H_
+#ifndef EDGEWISE_CLIENT_CLI_EVALUATE_EVALUATION_H_
+#define EDGEWISE_CLIENT_CLI_EVALUATE_EVALUATION_H_
 
 #include <cstdint>
 #include <functional>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/cli/inputs.h"
-#include "client/cli/quality.h"
+#include "client/cli/evaluate/quality.h"
+#include "client/cli/request/inputs.h"
 #include "edgewise/client/client.h"
 #include "edgewise/v1/inference.pb.h"
 
@@ -71,4 +71,4 @@ double Quantile(std::vector<double> values, double share);
 
 }  // namespace edgewise::cli
 
-#endif  // EDGEWISE_CLIENT_CLI_EVALUATION_H_
+#endif  // EDGEWISE_CLIENT_CLI_EVALUATE_EVALUATION_H_

@@ -1,4 +1,4 @@
-#include "client/cli/connection.h"
+#include "client/cli/request/connection.h"
 
 #include <cstdlib>
 #include <fstream>

@@ -1,11 +1,11 @@
 // The output of `edgewise evaluate`: tables for people, and the same as JSON.
-#ifndef EDGEWISE_CLIENT_CLI_EVALUATE_REPORT_H_
-#define EDGEWISE_CLIENT_CLI_EVALUATE_REPORT_H_
+#ifndef EDGEWISE_CLIENT_CLI_EVALUATE_EVALUATE_REPORT_H_
+#define EDGEWISE_CLIENT_CLI_EVALUATE_EVALUATE_REPORT_H_
 
 #include <iosfwd>
 #include <nlohmann/json.hpp>
 
-#include "client/cli/evaluation.h"
+#include "client/cli/evaluate/evaluation.h"
 
 namespace edgewise::cli {
 
@@ -19,4 +19,4 @@ nlohmann::json EvaluationJson(const Evaluation& evaluation, const std::string& k
 
 }  // namespace edgewise::cli
 
-#endif  // EDGEWISE_CLIENT_CLI_EVALUATE_REPORT_H_
+#endif  // EDGEWISE_CLIENT_CLI_EVALUATE_EVALUATE_REPORT_H_

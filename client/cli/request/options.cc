@@ -1,4 +1,4 @@
-#include "client/cli/options.h"
+#include "client/cli/request/options.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "client/cli/evaluate_report.h"
+#include "client/cli/evaluate/evaluate_report.h"
 
 #include <algorithm>
 #include <ostream>

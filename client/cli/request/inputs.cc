@@ -1,4 +1,4 @@
-#include "client/cli/inputs.h"
+#include "client/cli/request/inputs.h"
 
 #include <algorithm>
 #include <fstream>

@@ -1,4 +1,4 @@
-#include "client/cli/evaluation.h"
+#include "client/cli/evaluate/evaluation.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "client/cli/connection.h"
 #include "client/cli/format.h"
-#include "client/cli/label_names.h"
+#include "client/cli/request/connection.h"
+#include "client/cli/request/label_names.h"
 
 namespace edgewise::cli {
 namespace {

@@ -1,11 +1,11 @@
 // Labels of data that are names: ids by the names that the model gives its labels.
-#ifndef EDGEWISE_CLIENT_CLI_LABEL_NAMES_H_
-#define EDGEWISE_CLIENT_CLI_LABEL_NAMES_H_
+#ifndef EDGEWISE_CLIENT_CLI_REQUEST_LABEL_NAMES_H_
+#define EDGEWISE_CLIENT_CLI_REQUEST_LABEL_NAMES_H_
 
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/cli/inputs.h"
+#include "client/cli/request/inputs.h"
 #include "edgewise/v1/inference.pb.h"
 
 namespace edgewise::cli {
@@ -18,4 +18,4 @@ absl::Status ResolveLabelNames(const v1::ModelInfo& model, std::vector<LabelledI
 
 }  // namespace edgewise::cli
 
-#endif  // EDGEWISE_CLIENT_CLI_LABEL_NAMES_H_
+#endif  // EDGEWISE_CLIENT_CLI_REQUEST_LABEL_NAMES_H_

@@ -1,14 +1,14 @@
 // The settings that `edgewise evaluate` compares, from its flags.
-#ifndef EDGEWISE_CLIENT_CLI_SWEEP_H_
-#define EDGEWISE_CLIENT_CLI_SWEEP_H_
+#ifndef EDGEWISE_CLIENT_CLI_EVALUATE_SWEEP_H_
+#define EDGEWISE_CLIENT_CLI_EVALUATE_SWEEP_H_
 
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/flag_set.h"
-#include "client/cli/evaluation.h"
-#include "client/cli/options.h"
+#include "client/cli/evaluate/evaluation.h"
+#include "client/cli/request/options.h"
 
 namespace edgewise::cli {
 
@@ -34,4 +34,4 @@ struct SweepFlags {
 
 }  // namespace edgewise::cli
 
-#endif  // EDGEWISE_CLIENT_CLI_SWEEP_H_
+#endif  // EDGEWISE_CLIENT_CLI_EVALUATE_SWEEP_H_

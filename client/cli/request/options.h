@@ -1,6 +1,6 @@
 // The flags that several commands share, and the requests that they make.
-#ifndef EDGEWISE_CLIENT_CLI_OPTIONS_H_
-#define EDGEWISE_CLIENT_CLI_OPTIONS_H_
+#ifndef EDGEWISE_CLIENT_CLI_REQUEST_OPTIONS_H_
+#define EDGEWISE_CLIENT_CLI_REQUEST_OPTIONS_H_
 
 #include <cstdint>
 #include <optional>
@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/flag_set.h"
-#include "client/cli/connection.h"
-#include "client/cli/inputs.h"
+#include "client/cli/request/connection.h"
+#include "client/cli/request/inputs.h"
 #include "edgewise/v1/inference.pb.h"
 
 namespace edgewise::cli {
@@ -109,4 +109,4 @@ absl::Status CostFlags::Apply(Request& request) const {
 
 }  // namespace edgewise::cli
 
-#endif  // EDGEWISE_CLIENT_CLI_OPTIONS_H_
+#endif  // EDGEWISE_CLIENT_CLI_REQUEST_OPTIONS_H_

@@ -1,6 +1,6 @@
 // The connection to the server, the advice where it cannot be reached, and the call for one input.
-#ifndef EDGEWISE_CLIENT_CLI_CONNECTION_H_
-#define EDGEWISE_CLIENT_CLI_CONNECTION_H_
+#ifndef EDGEWISE_CLIENT_CLI_REQUEST_CONNECTION_H_
+#define EDGEWISE_CLIENT_CLI_REQUEST_CONNECTION_H_
 
 #include <memory>
 #include <string>
@@ -48,4 +48,4 @@ bool IsHopeless(absl::StatusCode code);
 
 }  // namespace edgewise::cli
 
-#endif  // EDGEWISE_CLIENT_CLI_CONNECTION_H_
+#endif  // EDGEWISE_CLIENT_CLI_REQUEST_CONNECTION_H_

@@ -1,4 +1,4 @@
-#include "client/cli/sweep.h"
+#include "client/cli/evaluate/sweep.h"
 
 #include <cstdint>
 #include <optional>

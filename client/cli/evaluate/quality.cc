@@ -1,4 +1,4 @@
-#include "client/cli/quality.h"
+#include "client/cli/evaluate/quality.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // Inputs as people write them: flags and JSON lines.
-#ifndef EDGEWISE_CLIENT_CLI_INPUTS_H_
-#define EDGEWISE_CLIENT_CLI_INPUTS_H_
+#ifndef EDGEWISE_CLIENT_CLI_REQUEST_INPUTS_H_
+#define EDGEWISE_CLIENT_CLI_REQUEST_INPUTS_H_
 
 #include <cstdint>
 #include <optional>
@@ -52,4 +52,4 @@ std::vector<std::string_view> SplitText(std::string_view text, size_t bytes);
 
 }  // namespace edgewise::cli
 
-#endif  // EDGEWISE_CLIENT_CLI_INPUTS_H_
+#endif  // EDGEWISE_CLIENT_CLI_REQUEST_INPUTS_H_
