@@ -219,7 +219,7 @@ TEST_F(ModelInfoTest, IsThatOfTheConfiguration) {
   ExpectMessage(Info("sbm", true), R"(
       state: READY description: "random weights for tests: sbm" task: "sequence-classification"
       attention: "sbm/bernoulli" layers: 2 heads: 2 hidden_size: 16 max_tokens: 48 vocab_size: 40 tokenizer: "none"
-      pairwise_bias: "none" random_numbers: 2)");
+      pairwise_bias: "none" random_numbers: 2 pooling: "mean")");
   const v1::ModelInfo tokens = Info("sbm-tokens", true);
   EXPECT_EQ(tokens.layers(), 1u);
   EXPECT_EQ(tokens.heads(), 2u);

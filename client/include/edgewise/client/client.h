@@ -84,8 +84,8 @@ enum class HealthState { kUnknown = 0, kServing = 1, kNotServing = 2, kServiceUn
 const char* HealthStateName(HealthState state);
 
 // Thread-safe: any thread may call any method at any time; calls share one connection. All calls but
-// PredictAsync block, and must have returned before the destructor is called. Clients of the same address and options may
-// share a socket (see own_connection).
+// PredictAsync block, and must have returned before the destructor is called. Clients of the same address and options
+// may share a socket (see own_connection).
 class Client {
  public:
   // Reads the files that the options name, and looks up the hosts of a list. Does not connect: the first call does.
@@ -100,8 +100,8 @@ class Client {
   absl::Status WaitForConnected(absl::Duration timeout);
 
   absl::StatusOr<v1::PredictResponse> Predict(const v1::PredictRequest& request, const CallOptions& call = {});
-  // Returns at once. `done` gets the answer, once, in a thread of gRPC that it must not block, nor destroy the client in.
-  // `request` must live until then; the destructor of the client waits until `done` has returned.
+  // Returns at once. `done` gets the answer, once, in a thread of gRPC that it must not block, nor destroy the client
+  // in. `request` must live until then; the destructor of the client waits until `done` has returned.
   using PredictDone = std::function<void(const absl::StatusOr<v1::PredictResponse>& response)>;
   void PredictAsync(const v1::PredictRequest& request, PredictDone done, const CallOptions& call = {});
   // As Predict, but the samples are computed by all servers of the address, each its part, and merged: the predictions
