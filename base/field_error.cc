@@ -2,6 +2,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 
@@ -33,6 +34,13 @@ absl::Status Within(const std::string& parent, const absl::Status& status) {
   if (field.empty()) return absl::Status(status.code(), absl::StrCat(parent, ": ", status.message()));
   return WithField(absl::Status(status.code(), absl::StrCat(parent, ".", status.message())),
                    absl::StrCat(parent, ".", field));
+}
+
+absl::Status Renamed(const absl::Status& status, absl::FunctionRef<std::string(const std::string&)> name) {
+  const std::string field = FieldOf(status), message(status.message());
+  if (field.empty() || !absl::StartsWith(message, field)) return status;
+  const std::string renamed = name(field);
+  return WithField(absl::Status(status.code(), absl::StrCat(renamed, message.substr(field.size()))), renamed);
 }
 
 std::string Quoted(const std::string& text) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -31,6 +32,9 @@ absl::StatusOr<Value> Within(const std::string& parent, absl::StatusOr<Value> va
   if (value.ok()) return value;
   return Within(parent, value.status());
 }
+
+// The same error with another name for its field, which `name` makes of the old one. Without a field, the same.
+absl::Status Renamed(const absl::Status& status, absl::FunctionRef<std::string(const std::string&)> name);
 
 // `text` in quotes and escaped, for messages. Shows at most 64 characters, then the number of bytes.
 std::string Quoted(const std::string& text);

@@ -204,7 +204,7 @@ std::string SparseRemedy(const ModelConfig& config, const Draw& draw) {
   if (!dense) return ", as attention DENSE keeps every pair: leave it out";
   return absl::StrCat(
       ", as dense attention keeps every pair: make it sparse by override {kind: \"ssa\", windows: 4, "
-      "sigma: 0.1} (edgewise predict: --windows 4 --sigma 0.1)",
+      "sigma: [0.1]} (edgewise predict: --windows 4 --sigma 0.1)",
       draw.dense ? " instead of attention DENSE" : "", ", in the request or in a profile of config.json");
 }
 

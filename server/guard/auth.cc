@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -121,7 +122,7 @@ absl::StatusOr<TokenSet> TokenSet::Read(const std::string& file) {
 }
 
 const Principal* TokenSet::Find(const std::string& authorization) const {
-  const bool bearer = authorization.compare(0, sizeof kBearer - 1, kBearer) == 0;
+  const bool bearer = absl::StartsWithIgnoreCase(authorization, kBearer);
   const Digest digest = Sha256(bearer ? authorization.substr(sizeof kBearer - 1) : authorization);
   const Principal* known = nullptr;
   for (const Entry& entry : entries_) {

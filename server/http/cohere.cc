@@ -14,7 +14,7 @@ namespace {
 // {"message"}
 std::string CohereError(const absl::Status& status, int) {
   JsonOut json;
-  json.BeginObject().Key("message").String(MessageInBody(status)).EndObject();
+  json.BeginObject().Key("message").String(std::string(status.message())).EndObject();
   return json.Take();
 }
 
@@ -46,7 +46,7 @@ absl::Status CheckFields(const http::CohereRerank& body, const ModelConfig& conf
     return absl::InvalidArgumentError(absl::StrCat("priority is ", body.priority(), "; allowed is 0"));
   }
   REFUSE_IF(body.has_top_n() && body.top_n() == 0, "top_n", "is 0; allowed are 1 and more");
-  REFUSE_IF(body.edgewise().top_k() > 0, "edgewise.top_k", "is set; it is for texts that are generated");
+  RETURN_IF_ERROR(CheckWritesNothing(body.edgewise()));
   return absl::OkStatus();
 }
 

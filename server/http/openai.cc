@@ -14,18 +14,21 @@ namespace edgewise::server {
 namespace {
 
 // The beginnings of our fields' names, and their names in bodies.
-constexpr std::pair<const char*, const char*> kNames[] = {
-    {"max_new_tokens", "max_tokens"},     {"prompt.text", "prompt"},
-    {"prompt.token_ids", "prompt"},       {"ensemble.seed", "seed"},
-    {"ensemble.", "edgewise."},           {"budget.", "edgewise."},
-    {"profile", "edgewise.profile"},      {"priority", "edgewise.priority"},
-    {"override", "edgewise.override"},    {"template_arguments", "chat_template_kwargs"},
-    {"outputs.dimensions", "dimensions"}, {"outputs.alternatives", "logprobs"},
-    {"min_p", "edgewise.min_p"},          {"repetition_penalty", "edgewise.repetition_penalty"}};
-
-std::string NameHere(const std::string& text) {
-  return absl::StartsWith(text, "inputs") ? absl::StrCat("input", text.substr(6)) : NameInBody(text);
-}
+constexpr std::pair<const char*, const char*> kNames[] = {{"max_new_tokens", "max_tokens"},
+                                                          {"prompt.text", "prompt"},
+                                                          {"prompt.token_ids", "prompt"},
+                                                          {"ensemble.seed", "seed"},
+                                                          {"ensemble.", "edgewise."},
+                                                          {"budget.", "edgewise."},
+                                                          {"profile", "edgewise.profile"},
+                                                          {"priority", "edgewise.priority"},
+                                                          {"override", "edgewise.override"},
+                                                          {"template_arguments", "chat_template_kwargs"},
+                                                          {"outputs.dimensions", "dimensions"},
+                                                          {"outputs.alternatives", "logprobs"},
+                                                          {"outputs.token_scores", "echo"},
+                                                          {"min_p", "edgewise.min_p"},
+                                                          {"repetition_penalty", "edgewise.repetition_penalty"}};
 
 const char* TypeOf(int code) {
   return code == 401   ? "authentication_error"
@@ -37,16 +40,19 @@ const char* TypeOf(int code) {
 
 }  // namespace
 
-std::string NameInBody(const std::string& text) {
+std::string NameInBody(const std::string& field) {
   for (const auto& [ours, name] : kNames) {
-    if (absl::StartsWith(text, ours)) return absl::StrCat(name, text.substr(std::string_view(ours).size()));
+    if (absl::StartsWith(field, ours)) return absl::StrCat(name, field.substr(std::string_view(ours).size()));
   }
-  return text;
+  return field;
 }
 
-std::string MessageInBody(const absl::Status& status) {
-  const std::string message(status.message());
-  return FieldOf(status).empty() ? message : NameInBody(message);
+absl::Status CheckWritesNothing(const http::Options& options) {
+  static constexpr char kWhy[] = "is set; it is for texts that are written";
+  REFUSE_IF(options.top_k() > 0, "edgewise.top_k", kWhy);
+  REFUSE_IF(options.min_p() != 0.0, "edgewise.min_p", kWhy);
+  REFUSE_IF(options.has_repetition_penalty(), "edgewise.repetition_penalty", kWhy);
+  return absl::OkStatus();
 }
 
 std::string OpenAiError(const absl::Status& status, int code) {
@@ -54,8 +60,8 @@ std::string OpenAiError(const absl::Status& status, int code) {
   const bool unknown_model = absl::IsNotFound(status);
   JsonOut json;
   json.BeginObject().Key("error").BeginObject();
-  json.Key("message").String(field.empty() ? message : NameHere(message)).Key("type").String(TypeOf(code)).Key("param");
-  unknown_model ? json.String("model") : field.empty() ? json.Null() : json.String(NameHere(field));
+  json.Key("message").String(message).Key("type").String(TypeOf(code)).Key("param");
+  unknown_model ? json.String("model") : field.empty() ? json.Null() : json.String(field);
   json.Key("code");
   unknown_model ? json.String("model_not_found")
   : code == 401 ? json.String("invalid_api_key")

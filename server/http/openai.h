@@ -23,13 +23,15 @@ void AddOpenAiModels(Routes& routes, CallParts& parts);
 void AddOpenAiGeneration(Routes& routes, CallParts& parts);
 void AddOpenAiEmbeddings(Routes& routes, CallParts& parts);
 
-// {"error": {"message", "type", "param", "code"}}; fields have the names of this API.
+// {"error": {"message", "type", "param", "code"}}.
 std::string OpenAiError(const absl::Status& status, int code);
 
-// A text that begins with the name of a field of ours, with the name that bodies have for it: "edgewise.samples".
-std::string NameInBody(const std::string& text);
-// The message of an error so.
-std::string MessageInBody(const absl::Status& status);
+// The name that bodies have for a field of our requests: "edgewise.samples". With Renamed, for errors of requests;
+// those of bodies have these names.
+std::string NameInBody(const std::string& field);
+
+// Refuses the options that are for generations.
+absl::Status CheckWritesNothing(const http::Options& options);
 
 // "NAME" or "NAME@VERSION".
 struct ModelName {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/field_error.h"
 #include "base/status_macros.h"
@@ -33,10 +34,7 @@ absl::StatusOr<v1::PredictRequest> ParseEmbeddings(const http::OpenAiEmbeddings&
   request.set_model(model.name);
   request.set_version(model.version);
   RETURN_IF_ERROR(SetOptions(body.edgewise(), request));
-  REFUSE_IF(body.edgewise().top_k() > 0, "edgewise.top_k", "is set; embeddings have no labels");
-  REFUSE_IF(body.edgewise().min_p() != 0.0, "edgewise.min_p", "is set; embeddings write no tokens");
-  REFUSE_IF(body.edgewise().has_repetition_penalty(), "edgewise.repetition_penalty",
-            "is set; embeddings write no tokens");
+  RETURN_IF_ERROR(CheckWritesNothing(body.edgewise()));
   request.mutable_outputs()->set_dimensions(body.dimensions());
   for (const std::string& text : body.input().texts()) request.add_inputs()->mutable_sequence()->set_text(text);
   for (const v1::TokenIds& ids : body.input().ids()) {
@@ -56,6 +54,18 @@ void WriteEmbedding(const v1::Prediction& prediction, bool base64, JsonOut& json
     for (const float value : prediction.embedding()) json.Number(value);
     json.EndArray();
   }
+}
+
+// "inputs[1].sequence.text" is "input[1]".
+std::string NameHere(const std::string& field) {
+  if (!absl::StartsWith(field, "inputs")) return NameInBody(field);
+  std::string name = absl::StrCat("input", field.substr(6));
+  for (const char* content : {".sequence.text", ".sequence.token_ids", ".sequence"}) {
+    if (const size_t at = name.find(content); at != std::string::npos) {
+      return name.erase(at, std::string_view(content).size());
+    }
+  }
+  return name;
 }
 
 std::string BodyOf(const v1::PredictResponse& response, const std::string& model, bool base64) {
@@ -103,7 +113,7 @@ void Serve(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
   ticket.reply = [exchange, response, model = body.model(),
                   base64 = body.encoding_format() == "base64"](absl::Status end) {
     if (end.ok()) end = exchange->ExpectJson(response->ByteSizeLong());
-    end.ok() ? exchange->AnswerJson(BodyOf(*response, model, base64)) : exchange->Refuse(end);
+    end.ok() ? exchange->AnswerJson(BodyOf(*response, model, base64)) : exchange->Refuse(Renamed(end, NameHere));
   };
   const MemoryHold held = std::move(exchange->body_memory);  // the reply may come first, on another thread
   parts.handler.Start(*request, std::move(ticket));

@@ -3,12 +3,15 @@
 #include <deque>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/field_error.h"
 #include "base/status_macros.h"
 #include "server/http/json_in.h"
 #include "server/http/openai.h"
 #include "server/http/openai_logprobs.h"
+#include "server/validate/validate.h"
 
 namespace edgewise::server {
 namespace {
@@ -82,7 +85,9 @@ class Generations final : public std::enable_shared_from_this<Generations> {
       if (!writes) continue;
       Ticket ticket = TicketOf(*exchange_, Rpc::kGenerate, choice.memory);
       ticket.stream = &choice;
-      ticket.reply = [self = shared_from_this()](const absl::Status& status) { self->OnEnd(status); };
+      ticket.reply = [self = shared_from_this(), prompt = choice.index / of_prompt_](const absl::Status& status) {
+        self->OnEnd(prompt, status);
+      };
       parts_.handler.Start(plan.request, std::move(ticket));
     }
   }
@@ -148,18 +153,32 @@ class Generations final : public std::enable_shared_from_this<Generations> {
     score.mutable_outputs()->set_alternatives(request.alternatives());
     Ticket ticket = TicketOf(*exchange_, Rpc::kPredict, echo.memory);
     ticket.response = &echo.response;
-    ticket.reply = [self = shared_from_this()](const absl::Status& status) { self->OnEnd(status); };
+    ticket.reply = [self = shared_from_this(), prompt = static_cast<int>(echoes_.size()) -
+                                                        1](const absl::Status& status) { self->OnEnd(prompt, status); };
     parts_.handler.Start(score, std::move(ticket));
   }
 
-  void OnEnd(const absl::Status& status) {
-    if (!status.ok()) Fail(status);
+  // A request for this prompt has ended.
+  void OnEnd(int prompt, const absl::Status& status) {
+    if (!status.ok()) Fail(Renamed(status, [&](const std::string& field) { return NameHere(prompt, field); }));
     bool last = false;
     {
       const absl::MutexLock lock(&mutex_);
       last = --open_ == 0;
     }
     if (last) Finish();
+  }
+
+  // "prompt.text", or "inputs[0].sequence.text" of one that is scored, is "prompt", or "prompt[1]".
+  std::string NameHere(int prompt, const std::string& field) const {
+    for (const char* content : {"prompt.text", "prompt.token_ids", "inputs[0].sequence.text",
+                                "inputs[0].sequence.token_ids", "inputs[0].sequence", "inputs[0]", "prompt"}) {
+      if (chat_ || !absl::StartsWith(field, content)) continue;
+      const bool one = choices_.size() == static_cast<size_t>(of_prompt_);
+      return absl::StrCat("prompt", one ? "" : absl::StrCat("[", prompt, "]"),
+                          field.substr(std::string_view(content).size()));
+    }
+    return NameInBody(field);
   }
 
   // Ends all choices.
@@ -338,6 +357,8 @@ void Serve(CallParts& parts, const std::shared_ptr<Exchange>& exchange, bool cha
     plan = ParseGeneration(body, chat, parts.options.limits);
     status = plan.status();
   }
+  // Of prompts that are repeated alone, nothing else looks at it.
+  if (status.ok()) status = Renamed(CheckSampling(plan->request), NameInBody);
   if (!status.ok()) {
     v1::GenerateRequest named;  // for its metrics
     named.set_model(ParseModelName(body.model()).value_or(ModelName()).name);

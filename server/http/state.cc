@@ -16,16 +16,18 @@ void AddStateRoutes(Routes& routes, StateOfServer state) {
                 .serve = [](const std::shared_ptr<Exchange>& exchange) { exchange->AnswerJson("{\"live\":true}\n"); }});
   }
   for (const char* path : {"/readyz", "/health", "/healthz", "/v2/health/ready"}) {
-    routes.Add({.method = "GET",
-                .path = path,
-                .error = PlainError,
-                .open = true,
-                .answer = R"({"status":"string","models":[{"name":"string","version":"integer","state":"string"}]})",
-                .serve = [healthy = state.healthy](const std::shared_ptr<Exchange>& exchange) {
-                  std::string json;
-                  const int code = healthy(&json) ? 200 : 503;
-                  exchange->Answer({.code = code, .body = std::move(json)});
-                }});
+    routes.Add(
+        {.method = "GET",
+         .path = path,
+         .error = PlainError,
+         .open = true,
+         .answer =
+             R"({"status":"string","ready":"boolean","models":[{"name":"string","version":"integer","state":"string"}]})",
+         .serve = [healthy = state.healthy](const std::shared_ptr<Exchange>& exchange) {
+           std::string json;
+           const int code = healthy(&json) ? 200 : 503;
+           exchange->Answer({.code = code, .body = std::move(json)});
+         }});
   }
   routes.Add(
       {.method = "GET",

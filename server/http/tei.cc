@@ -62,7 +62,7 @@ std::string TeiError(const absl::Status& status, int code) {
                      : code == 424 || code >= 500 ? "Backend"
                                                   : "Validation";
   JsonOut json;
-  json.BeginObject().Key("error").String(MessageInBody(status)).Key("error_type").String(type).EndObject();
+  json.BeginObject().Key("error").String(std::string(status.message())).Key("error_type").String(type).EndObject();
   return json.Take();
 }
 
@@ -132,7 +132,7 @@ void StartTeiPredict(const TeiCall& call, v1::PredictRequest& request,
   ticket.response = response.get();
   ticket.reply = [exchange, response, write = std::move(write), code_of, kept_bytes](absl::Status status) {
     if (status.ok()) status = exchange->ExpectJson(response->ByteSizeLong() + kept_bytes);
-    if (!status.ok()) return exchange->Refuse(HttpRefusal{code_of(status), status});
+    if (!status.ok()) return exchange->Refuse(HttpRefusal{code_of(status), Renamed(status, NameInBody)});
     exchange->Answer({.body = write(*response), .fields = {{"X-Edgewise", ReportOf(*response)}}});
   };
   MemoryHold held;  // the reply may come before the return, on another thread

@@ -25,7 +25,7 @@ absl::StatusOr<v1::Truncate> TruncateOf(bool truncate, const std::string& direct
 }
 
 absl::Status SetCommon(const http::Options& options, const ModelName& model, v1::PredictRequest& request) {
-  REFUSE_IF(options.top_k() > 0, "edgewise.top_k", "is set; it is for texts that are generated");
+  RETURN_IF_ERROR(CheckWritesNothing(options));
   request.set_model(model.name);
   request.set_version(model.version);
   return SetOptions(options, request);

@@ -59,21 +59,8 @@ absl::StatusOr<ModelSequence> ParsePrompt(const v1::GenerateRequest& message, co
   return Within("prompt", model.Prepare(std::move(tokens), truncate, prompt.has_text() ? "text" : "token_ids"));
 }
 
-absl::Status CheckStops(const v1::GenerateRequest& message, const Model& model) {
-  REFUSE_IF(message.stop_size() > 0 && model.config().tokenizer.kind == TokenizerKind::kNone, "stop",
-            "is set; this model has no tokenizer, so there is no text to find it in");
-  REFUSE_IF(message.stop_size() > kMaxStops, "stop", "has ", message.stop_size(), " strings; allowed are at most ",
-            kMaxStops);
-  for (int i = 0; i < message.stop_size(); ++i) {
-    const size_t bytes = message.stop(i).size();
-    REFUSE_IF(bytes < 1 || bytes > kMaxStopBytes, absl::StrCat("stop[", i, "]"), "has ", bytes,
-              " bytes; allowed are 1 to ", kMaxStopBytes);
-  }
-  return absl::OkStatus();
-}
-
-// The fields of Generate alone that say how tokens are chosen.
-absl::Status CheckSampling(const v1::GenerateRequest& message, const RequestLimits& limits) {
+// Of the parts that Predict has too, what a generation cannot do; and its length.
+absl::Status CheckExtent(const v1::GenerateRequest& message, const RequestLimits& limits) {
   const v1::Ensemble& ensemble = message.ensemble();
   REFUSE_IF(message.budget().allow_degraded(), "budget.allow_degraded",
             "is set; Generate uses all samples for every token");
@@ -85,21 +72,6 @@ absl::Status CheckSampling(const v1::GenerateRequest& message, const RequestLimi
             "; a part of an ensemble cannot tell which token comes next");
   REFUSE_IF(message.max_new_tokens() == 0 || message.max_new_tokens() > limits.max_new_tokens, "max_new_tokens", "is ",
             message.max_new_tokens(), "; allowed are 1 to ", limits.max_new_tokens);
-  REFUSE_IF(!(message.temperature() >= 0.0) || std::isinf(message.temperature()), "temperature", "is ",
-            message.temperature(), "; allowed are finite numbers, 0 (the most probable token) and more");
-  REFUSE_IF(!(message.top_p() >= 0.0 && message.top_p() <= 1.0), "top_p", "is ", message.top_p(),
-            "; allowed are 0 (off) to 1");
-  REFUSE_IF(!(message.min_p() >= 0.0 && message.min_p() <= 1.0), "min_p", "is ", message.min_p(),
-            "; allowed are 0 (off) to 1");
-  REFUSE_IF(!(std::abs(message.presence_penalty()) <= kMaxPenalty), "presence_penalty", "is ",
-            message.presence_penalty(), "; allowed are -2 to 2, and 0 is off");
-  REFUSE_IF(!(std::abs(message.frequency_penalty()) <= kMaxPenalty), "frequency_penalty", "is ",
-            message.frequency_penalty(), "; allowed are -2 to 2, and 0 is off");
-  const double repetition = message.has_repetition_penalty() ? message.repetition_penalty() : 1.0;
-  REFUSE_IF(!(repetition > 0.0 && repetition <= kMaxRepetitionPenalty), "repetition_penalty", "is ", repetition,
-            "; allowed are numbers above 0 up to 100, and 1 is off");
-  REFUSE_IF(message.alternatives() > kMaxAlternatives, "alternatives", "is ", message.alternatives(),
-            "; allowed are 0 to ", kMaxAlternatives);
   return absl::OkStatus();
 }
 
@@ -137,6 +109,32 @@ absl::StatusOr<Overflow> ParseOverflow(v1::Overflow overflow) {
 
 }  // namespace
 
+absl::Status CheckSampling(const v1::GenerateRequest& message) {
+  REFUSE_IF(!(message.temperature() >= 0.0) || std::isinf(message.temperature()), "temperature", "is ",
+            message.temperature(), "; allowed are finite numbers, 0 (the most probable token) and more");
+  REFUSE_IF(!(message.top_p() >= 0.0 && message.top_p() <= 1.0), "top_p", "is ", message.top_p(),
+            "; allowed are 0 (off) to 1");
+  REFUSE_IF(!(message.min_p() >= 0.0 && message.min_p() <= 1.0), "min_p", "is ", message.min_p(),
+            "; allowed are 0 (off) to 1");
+  REFUSE_IF(!(std::abs(message.presence_penalty()) <= kMaxPenalty), "presence_penalty", "is ",
+            message.presence_penalty(), "; allowed are -2 to 2, and 0 is off");
+  REFUSE_IF(!(std::abs(message.frequency_penalty()) <= kMaxPenalty), "frequency_penalty", "is ",
+            message.frequency_penalty(), "; allowed are -2 to 2, and 0 is off");
+  const double repetition = message.has_repetition_penalty() ? message.repetition_penalty() : 1.0;
+  REFUSE_IF(!(repetition > 0.0 && repetition <= kMaxRepetitionPenalty), "repetition_penalty", "is ", repetition,
+            "; allowed are numbers above 0 up to 100, and 1 is off");
+  REFUSE_IF(message.alternatives() > kMaxAlternatives, "alternatives", "is ", message.alternatives(),
+            "; allowed are 0 to ", kMaxAlternatives);
+  REFUSE_IF(message.stop_size() > kMaxStops, "stop", "has ", message.stop_size(), " strings; allowed are at most ",
+            kMaxStops);
+  for (int i = 0; i < message.stop_size(); ++i) {
+    const size_t bytes = message.stop(i).size();
+    REFUSE_IF(bytes < 1 || bytes > kMaxStopBytes, absl::StrCat("stop[", i, "]"), "has ", bytes,
+              " bytes; allowed are 1 to ", kMaxStopBytes);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Work> Validate(const v1::GenerateRequest& message, const Model& model, const Profiles& profiles,
                               const RequestLimits& limits, const CallTerms& terms, WorkBounds& bounds) {
   const ModelConfig& config = model.config();
@@ -146,8 +144,10 @@ absl::StatusOr<Work> Validate(const v1::GenerateRequest& message, const Model& m
   GenerationWork& generation = work.generation.emplace();
   GenerationOptions& options = generation.options;
   RETURN_IF_ERROR(ValidateCommon(message, model, profiles, limits, terms, work, options));
-  RETURN_IF_ERROR(CheckSampling(message, limits));
-  RETURN_IF_ERROR(CheckStops(message, model));
+  RETURN_IF_ERROR(CheckExtent(message, limits));
+  RETURN_IF_ERROR(CheckSampling(message));
+  REFUSE_IF(message.stop_size() > 0 && model.config().tokenizer.kind == TokenizerKind::kNone, "stop",
+            "is set; this model has no tokenizer, so there is no text to find it in");
   ASSIGN_OR_RETURN(options.overflow, ParseOverflow(message.overflow()));
   ASSIGN_OR_RETURN(generation.prompt, ParsePrompt(message, model, terms.local_time, bounds));
 

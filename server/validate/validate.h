@@ -37,6 +37,9 @@ absl::StatusOr<Work> Validate(const v1::GenerateRequest& message, const Model& m
                               const RequestLimits& limits, const CallTerms& terms = {},
                               WorkBounds& bounds = NoBounds());
 
+// How tokens are chosen and where texts end, as far as the message says it. Validate checks it too.
+absl::Status CheckSampling(const v1::GenerateRequest& message);
+
 }  // namespace edgewise::server
 
 #endif  // EDGEWISE_SERVER_VALIDATE_VALIDATE_H_

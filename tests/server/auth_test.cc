@@ -18,7 +18,8 @@ TEST(TokenSetTest, AllowsExactlyTheTokensOfTheFile) {
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   EXPECT_NE(tokens->Find("Bearer 0123456789abcdef"), nullptr);
   EXPECT_NE(tokens->Find("Bearer second-token-of-the-file"), nullptr);
-  for (const char* wrong : {"", "Bearer", "Bearer ", "0123456789abcdef", "bearer 0123456789abcdef",
+  EXPECT_NE(tokens->Find("bearer 0123456789abcdef"), nullptr) << "a scheme has no case";
+  for (const char* wrong : {"", "Bearer", "Bearer ", "0123456789abcdef", "bearer 1123456789abcdef",
                             "Bearer 0123456789ABCDEF", "Bearer 0123456789abcde", "Bearer 0123456789abcdef ",
                             "Bearer  0123456789abcdef", "Bearer # comment", "Basic 0123456789abcdef"}) {
     EXPECT_EQ(tokens->Find(wrong), nullptr) << wrong;

@@ -237,6 +237,29 @@ TEST_F(OpenAiTest, FieldsThatAreNotServedAreNamed) {
   refused(chat, {{"messages", {{{"role", "user"}, {"content", {{{"type", "image_url"}}}}}}}},
           "messages[0].content[0].type");
   refused(chat, {{"messages", {{{"role", "robot"}, {"content", "x"}}}}}, "messages[0].role");
+  // Fields have the names that the body gives them, also where ours is another.
+  for (const char* name : {"min_p", "repetition_penalty", "priority", "max_new_tokens", "template_arguments"}) {
+    refused(completions, {{name, 1}}, name);
+  }
+  for (const bool echo : {false, true}) {
+    const auto prompt = [&](const json& is, const std::string& param) {
+      json more = {{"prompt", is}, {"max_tokens", echo ? 0 : 4}};
+      if (echo) more["echo"] = true;
+      refused(completions, more, param);
+    };
+    prompt({1, 2, 999999}, "prompt[2]");
+    prompt({{1}, {2, 999999}}, "prompt[1][1]");
+  }
+  // So are the rules of what nothing is written by.
+  const auto scored = [&](const json& more, const std::string& param) {
+    json body = {{"echo", true}, {"max_tokens", 0}};
+    body.update(more);
+    refused(completions, body, param);
+  };
+  scored({{"temperature", -4}}, "temperature");
+  scored({{"presence_penalty", 55}}, "presence_penalty");
+  scored({{"edgewise", {{"min_p", 9}}}}, "edgewise.min_p");
+  scored({{"stop", std::vector<std::string>(30, "x")}}, "stop");
 }
 
 TEST_F(OpenAiTest, PenaltiesAndMinPAreThoseOfGenerate) {
@@ -508,9 +531,12 @@ TEST_F(OpenAiEmbeddingsTest, WhatIsNotTakenIsNamed) {
   EXPECT_EQ(param({{"dimensions", 100000}}), "dimensions");
   EXPECT_EQ(param({{"input", json::array()}}), "input");
   EXPECT_EQ(param({{"input", {{{"type", "text"}}}}}), "input");
-  EXPECT_EQ(param({{"input", {1, -5}}}).substr(0, 5), "input");
+  EXPECT_EQ(param({{"input", {1, -5}}}), "input[0][1]");
+  EXPECT_EQ(param({{"inputs", "x"}}), "inputs");
   EXPECT_EQ(param({{"truncate", true}}), "truncate");
-  EXPECT_EQ(param({{"edgewise", {{"top_k", 1}}}}), "edgewise.top_k");
+  for (const char* name : {"top_k", "min_p", "repetition_penalty"}) {
+    EXPECT_EQ(param({{"edgewise", {{name, 1}}}}), std::string("edgewise.") + name);
+  }
 }
 
 }  // namespace

@@ -278,6 +278,17 @@ TEST_F(TeiTest, WhatIsNotTakenIsNamed) {
   EXPECT_THAT(Refused(422, "/embed", {{"model", "mean"}}), HasSubstr("inputs is missing"));
   EXPECT_THAT(Refused(422, "/embed", {{"model", "mean"}, {"inputs", "a"}, {"raw_scores", true}}),
               HasSubstr("raw_scores is no field"));
+  for (const char* name : {"top_k", "min_p", "repetition_penalty"}) {
+    EXPECT_THAT(Refused(422, "/embed", {{"model", "mean"}, {"inputs", "a"}, {"edgewise", {{name, 1}}}}),
+                ::testing::StartsWith(std::string("edgewise.") + name));
+    EXPECT_EQ(http_
+                  .Post("/v2/rerank",
+                        {{"model", "cross_encoder"}, {"query", "a"}, {"documents", {"b"}}, {"edgewise", {{name, 1}}}})
+                  .code,
+              400);
+  }
+  EXPECT_THAT(Refused(422, "/embed", {{"model", "mean"}, {"inputs", "a"}, {"priority", 1}}),
+              ::testing::StartsWith("priority is no field"));
   EXPECT_THAT(Refused(422, "/embed", {{"model", "mean"}, {"inputs", "a"}, {"edgewise", {{"max_density", 2.0}}}}),
               ::testing::StartsWith("edgewise.max_density is 2"));
   EXPECT_THAT(Refused(422, "/rerank", {{"model", "cross_encoder"}, {"texts", {"b"}}}), HasSubstr("query is missing"));

@@ -115,7 +115,7 @@ const Case kRefused[] = {
      "keeps every pair: leave it out"},
     {"R17_dense_model", [](auto& r) { r.mutable_budget()->set_max_density(0.99); },
      "it needs at least 64 edges, as dense attention keeps every pair: make it sparse by override {kind: \"ssa\", "
-     "windows: 4, sigma: 0.1} (edgewise predict: --windows 4 --sigma 0.1), in the request or in a profile of "
+     "windows: 4, sigma: [0.1]} (edgewise predict: --windows 4 --sigma 0.1), in the request or in a profile of "
      "config.json",
      "dense"},
     {"R17_dense_model_dense",
