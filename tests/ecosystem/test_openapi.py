@@ -103,8 +103,8 @@ class OpenApiTest(unittest.TestCase):
 
     def test_no_request_has_another_answer_than_declared_nor_a_500(self):
         # Requests for models that are not there would get no further.
-        for schema in self.document["components"]["schemas"].values():
-            if "model" in schema.get("properties", {}):
+        for message, schema in self.document["components"]["schemas"].items():
+            if "model" in schema.get("properties", {}) and not message.endswith("Response"):
                 schema["properties"]["model"] = {"enum": [*MODELS, "encoder@1", "nothing", ""]}
         for methods in self.document["paths"].values():
             for operation in methods.values():
