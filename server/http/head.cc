@@ -4,12 +4,18 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace edgewise::server {
 namespace {
+
+// Fields with one meaning: of two, another party on the way may take the other one.
+constexpr const char* kOnce[] = {
+    "Host", "Authorization", "Content-Type", "Inference-Header-Content-Length", "X-Request-Id", "X-Request-Timeout-Ms"};
 
 HttpRefusal Bad(const std::string& why) { return {400, absl::InvalidArgumentError(why)}; }
 
@@ -56,7 +62,8 @@ bool IsAddress(std::string_view name) {
 }  // namespace
 
 HttpRefusal CheckHead(std::string_view head) {
-  size_t fields = 0, lengths = 0, codings = 0, hosts = 0;
+  size_t fields = 0, lengths = 0, codings = 0;
+  bool seen[std::size(kOnce)] = {};
   bool first = true;
   const std::string_view version = head.substr(0, head.find("\r\n"));
   for (size_t begin = 0; begin < head.size();) {
@@ -76,19 +83,21 @@ HttpRefusal CheckHead(std::string_view head) {
     const size_t colon = line.find(':');
     if (colon == std::string_view::npos || colon == 0) return Bad("the head has a line that is no field");
     const std::string_view name = line.substr(0, colon), value = Trim(line.substr(colon + 1));
+    for (size_t i = 0; i < std::size(kOnce); ++i) {
+      if (Same(name, kOnce[i]) && std::exchange(seen[i], true)) {
+        return Bad(absl::StrCat(kOnce[i], " is given more than once"));
+      }
+    }
     if (Same(name, "content-length")) {
       ++lengths;
       if (!IsLength(value)) return Bad("Content-Length is no number of bytes");
     } else if (Same(name, "transfer-encoding")) {
       ++codings;
       if (!Same(value, "chunked")) return Bad("Transfer-Encoding is not chunked, the only one that is read");
-    } else if (Same(name, "host")) {
-      ++hosts;
     } else if (Same(name, "content-encoding") && !Same(value, "identity")) {
       return {415, absl::InvalidArgumentError("Content-Encoding is set; compressed bodies are not taken")};
     }
   }
-  if (hosts > 1) return Bad("Host is given more than once");
   if (lengths + codings > 1) return Bad("Content-Length and Transfer-Encoding are given more than once in all");
   if (codings > 0 && !version.ends_with("HTTP/1.1")) return Bad("Transfer-Encoding needs HTTP/1.1");
   return {};

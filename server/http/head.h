@@ -16,7 +16,8 @@ inline constexpr size_t kMaxFields = 100;
 
 // Looks at the bytes of a head, its empty line included, before a parser reads them: parsers take what another party on
 // the way may read otherwise. 400: a line that is folded or does not end with CR LF, a control character, two lengths
-// or a length with chunks, another coding of the transfer, two hosts. 415: a compressed body. 431: too many fields.
+// or a length with chunks, another coding of the transfer, a field twice that has one meaning (Host, Authorization,
+// Content-Type, ...). 415: a compressed body. 431: too many fields.
 HttpRefusal CheckHead(std::string_view head);
 
 // Whether a page that a browser shows under the name `host` (with or without a port) is this server's own: an address,

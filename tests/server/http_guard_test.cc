@@ -40,7 +40,7 @@ TEST(HttpGuardTest, EveryRouteButHealthNeedsTheTokenWhenThereIsOne) {
   for (const char* path : {"/metrics", "/v1/models", "/v1/models/sbm", "/v2", "/v2/models/sbm", "/v2/models/stats"}) {
     EXPECT_EQ(http.Get(path).code, 401) << path;
     EXPECT_EQ(http.Get(path, bearer + "0123456789abcdeX\r\n").code, 401) << path;
-    EXPECT_EQ(http.Get(path, bearer + "0123456789abcdef\r\n" + bearer + "0123456789abcdef\r\n").code, 401) << path;
+    EXPECT_EQ(http.Get(path, bearer + "0123456789abcdef\r\n" + bearer + "0123456789abcdef\r\n").code, 400) << path;
     EXPECT_EQ(http.Get(path, bearer + "0123456789abcdef\r\n").code, 200) << path;
   }
   for (const char* path : {"/v1/completions", "/v1/chat/completions", "/v1/embeddings", kPredict,
@@ -116,7 +116,8 @@ TEST(HttpGuardTest, RequestsThatAreReadInTwoWaysEndTheirConnection) {
   for (const char* rest :
        {"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
         "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
-        "X: a\r\n folded\r\nContent-Length: 2\r\n\r\n{}", "Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+        "Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}", "X: a\r\n folded\r\nContent-Length: 2\r\n\r\n{}",
+        "Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
         "Transfer-Encoding: chunked\r\n\r\n2\r\n{}x\r\n0\r\n\r\n"}) {
     HttpClient client(http.port());
     client.Send(start + rest + "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");

@@ -35,6 +35,11 @@ TEST(HttpHeadTest, WhatAnotherPartyMayReadOtherwiseIsRefused) {
            "X: a\r\n folded\r\n",
            "X: a\r\n\tfolded\r\n",
            "Host: a\r\nHost: b\r\n",
+           "Authorization: Bearer a\r\nauthorization: Bearer a\r\n",
+           "Content-Type: application/json\r\nContent-type: text/plain\r\n",
+           "Inference-Header-Content-Length: 101\r\nInference-Header-Content-Length: 5\r\n",
+           "X-Request-Id: a\r\nX-Request-ID: b\r\n",
+           "X-Request-Timeout-Ms: 1000\r\nx-request-timeout-ms: 0\r\n",
            "X: a\nY: b\r\n",
            "X: a\rY: b\r\n",
            "no colon\r\n",
@@ -48,6 +53,7 @@ TEST(HttpHeadTest, WhatAnotherPartyMayReadOtherwiseIsRefused) {
   EXPECT_EQ(CodeOf("Transfer-Encoding: chunked\r\n", "POST / HTTP/1.0"), 400);
   EXPECT_EQ(CodeOf("Content-Encoding: gzip\r\n"), 415);
   EXPECT_EQ(CodeOf("Content-Encoding: identity\r\n"), 0);
+  EXPECT_EQ(CodeOf("Accept: a\r\nAccept: b\r\nX-Request-Id: a\r\nAuthorization: b\r\n"), 0);
 }
 
 TEST(HttpHeadTest, AHundredFieldsAreTakenAndNoMore) {
