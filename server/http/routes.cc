@@ -20,8 +20,8 @@ std::string_view TakeSegment(std::string_view& path) {
   return segment;
 }
 
-bool Matches(std::string_view pattern, std::string_view path, std::vector<std::string>& arguments) {
-  arguments.clear();
+// Cuts the segments that `pattern` has off `path`; false: it has others.
+bool TakePattern(std::string_view pattern, std::string_view& path, std::vector<std::string>& arguments) {
   while (!pattern.empty() && !path.empty() && path.front() == '/') {
     const std::string_view expected = TakeSegment(pattern), found = TakeSegment(path);
     if (expected != "{}") {
@@ -32,7 +32,7 @@ bool Matches(std::string_view pattern, std::string_view path, std::vector<std::s
     if (!DecodeSegment(found, &argument) || argument.empty()) return false;
     arguments.push_back(std::move(argument));
   }
-  return pattern.empty() && path.empty();
+  return pattern.empty();
 }
 
 }  // namespace
@@ -49,7 +49,8 @@ Routes::Match Routes::Find(const std::string& method, const std::string& path) c
   }
   for (const Route& route : routes_) {
     std::vector<std::string> arguments;
-    if (!Matches(route.path, path, arguments)) continue;
+    std::string_view rest = path;
+    if (!TakePattern(route.path, rest, arguments) || !rest.empty()) continue;
     match.error = route.error;
     if (route.method == method || (method == "HEAD" && std::string_view(route.method) == "GET")) {
       match.route = &route;
@@ -59,8 +60,11 @@ Routes::Match Routes::Find(const std::string& method, const std::string& path) c
     absl::StrAppend(&match.allow, match.allow.empty() ? "" : ", ",
                     std::string_view(route.method) == "GET" ? "GET, HEAD" : route.method);
   }
-  const auto refused = std::find_if(refusals_.begin(), refusals_.end(),
-                                    [&](const auto& refusal) { return absl::StartsWith(path, refusal.first); });
+  const auto refused = std::find_if(refusals_.begin(), refusals_.end(), [&](const auto& refusal) {
+    std::string_view rest = path;
+    std::vector<std::string> arguments;
+    return TakePattern(refusal.first, rest, arguments);
+  });
   if (match.allow.empty() && refused != refusals_.end()) {
     match.refusal = {400, absl::UnimplementedError(refused->second)};
   } else if (match.allow.empty()) {

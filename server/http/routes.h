@@ -41,8 +41,8 @@ class Routes {
   // Errors of paths that no route has: those below `prefix` get the shape of that API. The longest prefix counts.
   void AddApi(std::string prefix, ErrorBody error) { apis_.emplace_back(std::move(prefix), error); }
 
-  // Paths below `prefix` that no route has are refused with 400 and this reason.
-  void AddRefusal(std::string prefix, std::string why) { refusals_.emplace_back(std::move(prefix), std::move(why)); }
+  // Paths that begin with these segments, and that no route has, are refused with 400 and this reason.
+  void AddRefusal(std::string path, std::string why) { refusals_.emplace_back(std::move(path), std::move(why)); }
 
   // More to say of a path that no route has.
   void AddHint(std::string path, std::string hint) { hints_[std::move(path)] = std::move(hint); }

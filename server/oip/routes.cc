@@ -126,10 +126,12 @@ void AddOpenInferenceRoutes(Routes& routes, CallParts& parts) {
   for (const char* memory : {"/v2/systemsharedmemory", "/v2/cudasharedmemory"}) {
     routes.AddRefusal(memory, "shared memory is not served: send tensors in the body");
   }
-  routes.AddRefusal("/v2/repository/models/",
+  routes.AddRefusal("/v2/repository/models/{}",
                     "models are not loaded or unloaded by calls: the server follows its repository "
                     "(--repository_mode)");
-  routes.AddRefusal("/v2/trace", "traces are not served; /metrics and the log tell of calls");
+  for (const char* trace : {"/v2/trace", "/v2/models/{}/trace"}) {
+    routes.AddRefusal(trace, "traces are not served; /metrics and the log tell of calls");
+  }
   routes.AddRefusal("/v2/logging", "the log is set when the server starts");
   const auto add = [&](const char* method, const char* path, void (*serve)(CallParts&, const ExchangePtr&)) {
     const bool infers = serve == Infer;

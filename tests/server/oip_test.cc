@@ -355,6 +355,12 @@ TEST_F(OpenInferenceTest, MethodsThatAreNotServedSayWhy) {
   EXPECT_THAT(Refused(400, "/v2/repository/models/sbm/load", json::object()), HasSubstr("follows its repository"));
   EXPECT_THAT(Refused(400, "/v2/systemsharedmemory/region/x/register", json::object()), HasSubstr("shared memory"));
   EXPECT_THAT(http_.Get("/v2/cudasharedmemory/status").body, HasSubstr("shared memory"));
+  for (const char* path : {"/v2/trace/setting", "/v2/models/sbm/trace/setting"}) {
+    EXPECT_THAT(Refused(400, path, json::object()), HasSubstr("traces are not served"));
+    EXPECT_EQ(http_.Get(path).code, 400) << path;
+  }
+  EXPECT_EQ(http_.Get("/v2/models/sbm/traces").code, 404);
+  EXPECT_EQ(http_.Get("/v2/models/sbm/versions/1/trace").code, 404);
 }
 
 TEST_F(OpenInferenceTest, BytesOfStrangersGetAnErrorAndTheServerGoesOn) {
