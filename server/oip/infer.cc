@@ -103,6 +103,7 @@ class Reader {
     }
     RETURN_IF_ERROR(Expect(name, ids.rows(), kBytesOfNumber * ids.rows() * ids.columns()));
     std::vector<uint64_t>& begins = suffix.empty() ? call_.begins : call_.pair_begins;
+    if (suffix.empty()) call_.columns = ids.columns();
     for (uint64_t row = 0; row < ids.rows(); ++row) {
       uint64_t begin = 0, end = ids.columns();
       if (mask) RETURN_IF_ERROR(FindOnes(*mask, row, absl::StrCat(mask_name, "[", row, "]"), begin, end));

@@ -27,6 +27,7 @@ struct InferCall {
   std::string id;                                    // as the message says
   // Of each input: masked positions before its tokens. Empty: there are none.
   std::vector<uint64_t> begins, pair_begins;
+  uint64_t columns = 0;  // of input_ids; 0: the inputs are no ids
 
   // `status`, with the names that this protocol has for our fields.
   absl::Status Named(const absl::Status& status) const;
@@ -41,9 +42,9 @@ struct InferCall {
 absl::Status ReadInfer(const Model& model, const RequestLimits& limits, const inference::ModelInferRequest& message,
                        std::span<const InputTensor> tensors, MemoryHold& memory, InferCall& call);
 
-// The answer: each output of `call` in raw_output_contents. Outputs of tokens are as long as the longest input;
-// label_id is -1 and all else 0 or empty behind the last token of a shorter one. RESOURCE_EXHAUSTED: with that it has
-// over `most_bytes`, or there is no memory. `memory` grows by its bytes.
+// The answer: each output of `call` in raw_output_contents. Outputs of tokens stand at the columns of input_ids, and
+// are as long as these or as the longest input; label_id is -1 and all else 0 or empty where a shorter one has no
+// token. RESOURCE_EXHAUSTED: with that it has over `most_bytes`, or there is no memory. `memory` grows by its bytes.
 absl::Status WriteInfer(const InferCall& call, const v1::PredictResponse& response, uint64_t most_bytes,
                         MemoryHold& memory, inference::ModelInferResponse& answer);
 

@@ -79,6 +79,7 @@ std::vector<OutputTensorInfo> OutputsOf(const Model& model) {
     Add({"logits"}, outputs[0].of_tokens, labels, outputs);
     outputs.back().by_name = true;
   }
+  for (OutputTensorInfo& output : outputs) output.of_masks = output.of_tokens && config.task == ModelTask::kFillMask;
   Add({"samples"}, false, kAny, outputs);
   for (const char* name : {"edges", "density", "budget", "capped"}) {
     outputs.push_back({.name = name, .field = v1::EdgeReport::descriptor()->FindFieldByName(name), .of_edges = true});

@@ -27,6 +27,7 @@ struct OutputTensorInfo {
   const google::protobuf::FieldDescriptor* field = nullptr;
   bool of_edges = false;   // the field is one of Prediction.edges
   bool of_tokens = false;  // of Prediction.tokens
+  bool of_masks = false;   // which are one for each mask, not for each token
   bool by_name = false;    // only where it is asked for
   int64_t columns = -1;    // of a list
 

@@ -18,15 +18,16 @@ constexpr uint64_t kBytesOfOutput = 1024;  // of its name, datatype and shape
 // The elements of one output as bytes: of each row, or of each token of each row.
 class OutputWriter {
  public:
-  OutputWriter(const OutputTensorInfo& info, const v1::PredictResponse& response) : info_(info), response_(response) {
+  OutputWriter(const OutputTensorInfo& info, const InferCall& call, const v1::PredictResponse& response)
+      : info_(info), call_(call), response_(response) {
     ForEachRow([&](const Message& row) {
       if (info_.field->is_repeated()) columns_ = std::max(columns_, Length(row));
       if (info_.field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) text_bytes_ += Text(row).size();
     });
     if (!info_.of_tokens) return;
-    tokens_ = 0;
-    for (const v1::Prediction& prediction : response.predictions()) {
-      tokens_ = std::max(tokens_, static_cast<uint64_t>(prediction.tokens_size()));
+    tokens_ = info_.of_masks ? 0 : call.columns;
+    for (int i = 0; i < response.predictions_size(); ++i) {
+      tokens_ = std::max(tokens_, Before(i) + static_cast<uint64_t>(response.predictions(i).tokens_size()));
     }
   }
 
@@ -47,15 +48,15 @@ class OutputWriter {
     if (info_.field->is_repeated()) tensor.add_shape(static_cast<int64_t>(columns_));
     raw_ = answer.add_raw_output_contents();
     raw_->reserve(bytes());
-    for (const v1::Prediction& prediction : response_.predictions()) {
+    for (int i = 0; i < response_.predictions_size(); ++i) {
+      const v1::Prediction& prediction = response_.predictions(i);
       if (!info_.of_tokens) {
         Append(info_.of_edges ? static_cast<const Message&>(prediction.edges()) : prediction);
         continue;
       }
-      for (const v1::TokenPrediction& token : prediction.tokens()) Append(token);
-      v1::TokenPrediction none;
-      none.set_label_id(-1);
-      for (uint64_t i = static_cast<uint64_t>(prediction.tokens_size()); i < tokens_; ++i) Append(none);
+      AppendNone(Before(i));
+      for (const v1::TokenPrediction& token : prediction.tokens()) Append(token, Begin(i));
+      AppendNone(tokens_ - Before(i) - static_cast<uint64_t>(prediction.tokens_size()));
     }
   }
 
@@ -70,6 +71,12 @@ class OutputWriter {
       }
     }
   }
+
+  // The column of input_ids that the first token of an input has.
+  uint64_t Begin(int input) const {
+    return static_cast<size_t>(input) < call_.begins.size() ? call_.begins[static_cast<size_t>(input)] : 0;
+  }
+  uint64_t Before(int input) const { return info_.of_masks ? 0 : Begin(input); }
 
   uint64_t Length(const Message& row) const {
     return static_cast<uint64_t>(row.GetReflection()->FieldSize(row, info_.field));
@@ -93,7 +100,14 @@ class OutputWriter {
     raw_->append(reinterpret_cast<const char*>(&value), sizeof value);
   }
 
-  void Append(const Message& row) {
+  void AppendNone(uint64_t tokens) {
+    v1::TokenPrediction none;
+    none.set_label_id(-1);
+    for (uint64_t i = 0; i < tokens; ++i) Append(none);
+  }
+
+  // `begin`: what a position in the row counts from.
+  void Append(const Message& row, uint64_t begin = 0) {
     const google::protobuf::Reflection& reflection = *row.GetReflection();
     const FieldDescriptor* field = info_.field;
     if (field->is_repeated()) {
@@ -112,7 +126,7 @@ class OutputWriter {
       case inference::TYPE_UINT64:
         return AppendValue(reflection.GetUInt64(row, field));
       case inference::TYPE_UINT32:
-        return AppendValue(reflection.GetUInt32(row, field));
+        return AppendValue(reflection.GetUInt32(row, field) + (info_.of_masks ? static_cast<uint32_t>(begin) : 0));
       case inference::TYPE_STRING: {
         const std::string text = Text(row);
         AppendValue(static_cast<uint32_t>(text.size()));
@@ -130,9 +144,10 @@ class OutputWriter {
   }
 
   const OutputTensorInfo& info_;
+  const InferCall& call_;
   const v1::PredictResponse& response_;
   uint64_t columns_ = 0;  // of a list: the longest, which all are but those of pads
-  uint64_t tokens_ = 1;   // of the longest input
+  uint64_t tokens_ = 1;   // of input_ids, or of the longest input
   uint64_t text_bytes_ = 0;
   std::string* raw_ = nullptr;
 };
@@ -144,7 +159,7 @@ absl::Status WriteInfer(const InferCall& call, const v1::PredictResponse& respon
   std::vector<OutputWriter> writers;
   uint64_t bytes = 0;
   for (const OutputTensorInfo& info : call.outputs) {
-    const uint64_t more = writers.emplace_back(info, response).bytes();
+    const uint64_t more = writers.emplace_back(info, call, response).bytes();
     if (more > most_bytes || (bytes += more) > most_bytes) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "the outputs, as long as the longest input, take more than ", most_bytes,

@@ -372,6 +372,25 @@ TEST_F(InferTest, OutputsOfTokensAreAsLongAsTheLongestInput) {
   EXPECT_EQ(answer.parameters().at("seed").string_param(), "18446744073709551615");
 }
 
+TEST_F(InferTest, OutputsOfTokensStandAtTheColumnsOfTheirIds) {
+  const std::unique_ptr<Model> tokens = LoadTestModel("sbm-tokens");
+  ModelInferRequest message = Ids({2, 5}, {0, 0, 1, 2, 3, 1, 0, 0, 0, 0});
+  Add("attention_mask", "INT32", {2, 5}, Raw<int32_t>({0, 0, 1, 1, 1, 1, 0, 0, 0, 0}), message);
+  for (const char* name : {"label_id", "probabilities", "label", "begin"}) message.add_outputs()->set_name(name);
+  ASSERT_TRUE(Read(message, *tokens).ok()) << Read(message, *tokens);
+  v1::PredictResponse response = OfTokens({3, 1});
+  response.mutable_predictions(0)->mutable_tokens(0)->set_begin(4);
+  MemoryHold memory;
+  inference::ModelInferResponse answer;
+  ASSERT_TRUE(WriteInfer(call_, response, 1000, memory, answer).ok());
+  EXPECT_THAT(answer.outputs(0).shape(), ElementsAre(2, 5));
+  EXPECT_EQ(answer.raw_output_contents(0), Raw<int32_t>({-1, -1, 0, -1, 2, 0, -1, -1, -1, -1}));
+  EXPECT_EQ(answer.raw_output_contents(1),
+            Raw<float>({0, 0, 0, 0, 0.25F, 0.75F, 0, 0, 0.25F, 0.75F, 0.25F, 0.75F, 0, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(answer.raw_output_contents(2), Elements({"", "", "L0", "", "L2", "L0", "", "", "", ""}));
+  EXPECT_EQ(answer.raw_output_contents(3), Raw<uint32_t>({0, 0, 4, 0, 0, 0, 0, 0, 0, 0})) << "no column";
+}
+
 TEST_F(InferTest, AnswersThatGrowByTheirLongestInputAreBounded) {
   const std::unique_ptr<Model> tokens = LoadTestModel("sbm-tokens");
   ASSERT_TRUE(Read(Ids({1, 3}, {1, 2, 3}), *tokens).ok());

@@ -15,6 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 constexpr char kService[] = "/inference.GRPCInferenceService/";
+constexpr char kModelInfer[] = "/inference.GRPCInferenceService/ModelInfer";
 constexpr char kInfer[] = "/v2/models/sbm/infer";
 
 std::string IdsOf(const std::vector<int64_t>& ids) {
@@ -368,14 +369,14 @@ TEST_F(OpenInferenceTest, BytesOfStrangersGetAnErrorAndTheServerGoesOn) {
   for (size_t i = 0; i < bytes.size(); ++i) {
     std::string changed = bytes;
     changed[i] = static_cast<char>(changed[i] ^ (1 << (i % 8)));
-    const grpc::Status status = http_.server.Call(std::string(kService) + "ModelInfer", changed);
+    const grpc::Status status = http_.server.Call(kModelInfer, changed);
     EXPECT_NE(status.error_code(), grpc::INTERNAL) << i << status.error_message();
     EXPECT_NE(status.error_code(), grpc::UNKNOWN) << i << status.error_message();
   }
   // A message of many parts, which would take much more than its bytes.
   std::string parts;
   for (int i = 0; i < 200000; ++i) parts += std::string("\x2a\x00", 2);
-  const grpc::Status status = http_.server.Call(std::string(kService) + "ModelInfer", parts);
+  const grpc::Status status = http_.server.Call(kModelInfer, parts);
   EXPECT_EQ(status.error_code(), grpc::RESOURCE_EXHAUSTED) << status.error_message();
   EXPECT_TRUE(http_.server.WaitForMetric("edgewise_call_memory_bytes", 0.0));
   Infer(SmallInfer());
@@ -386,6 +387,34 @@ TEST_F(OpenInferenceTest, OnlyRoutesOfThisProtocolTakeBytes) {
   EXPECT_EQ(PostBinary("/v1/embeddings", json::object(), "", "").code, 415);
   EXPECT_EQ(PostBinary(kInfer, SmallBody(), "", "Content-Type: text/plain\r\n").code, 415);
   EXPECT_EQ(PostBinary(kInfer, SmallBody(), "", "Origin: http://elsewhere.example\r\n").code, 403);
+}
+
+// A mask before the ids moves no answer to another column.
+TEST(OpenInferenceColumnsTest, OutputsOfTokensStandAtTheColumnsOfTheirIds) {
+  HttpServerFixture http(HttpOptions(tests::TestdataFolder() + "_hugging_face"));
+  const auto infer = [&](const std::string& path, const std::vector<int>& ids, const std::vector<int>& mask) {
+    const json shape = {1, ids.size()};
+    json inputs = {{{"name", "input_ids"}, {"datatype", "INT64"}, {"shape", shape}, {"data", ids}}};
+    if (!mask.empty()) {
+      inputs.push_back({{"name", "attention_mask"}, {"datatype", "INT64"}, {"shape", shape}, {"data", mask}});
+    }
+    std::map<std::string, json> outputs;
+    const json answer = http.Answer(path, {{"inputs", inputs}});
+    for (const json& output : answer["outputs"]) outputs[output["name"]] = output;
+    return outputs;
+  };
+  auto bare = infer("/v2/models/bert_tokens/infer", {2, 6, 5, 3}, {});
+  auto padded = infer("/v2/models/bert_tokens/infer", {0, 0, 2, 6, 5, 3, 0}, {0, 0, 1, 1, 1, 1, 0});
+  json expected = {-1, -1};
+  for (const json& id : bare["label_id"]["data"]) expected.push_back(id);
+  expected.push_back(-1);
+  EXPECT_EQ(padded["label_id"]["data"], expected);
+  EXPECT_EQ(padded["label_id"]["shape"], json({1, 7}));
+  EXPECT_EQ(padded["probabilities"]["shape"][1], 7);
+
+  auto masks = infer("/v2/models/bert_masked/infer", {0, 2, 6, 5, 9, 3}, {0, 1, 1, 1, 1, 1});
+  EXPECT_EQ(masks["position"]["data"], json({3}));
+  EXPECT_EQ(masks["label_id"]["shape"], json({1, 1}));
 }
 
 // Texts, pairs, embeddings, masks, images: one model of each.
@@ -451,9 +480,11 @@ TEST(OpenInferenceGuardTest, TokensAreNeededAndDrainsAreTold) {
   options.security.auth_token_file = tokens;
   HttpServerFixture http(options);
   const std::string bytes = SmallInfer().SerializeAsString();
-  const std::string method = std::string(kService) + "ModelInfer";
-  EXPECT_EQ(http.server.Call(method, bytes).error_code(), grpc::UNAUTHENTICATED);
-  EXPECT_TRUE(http.server.Call(method, bytes, nullptr, "0123456789abcdef").ok());
+  EXPECT_EQ(http.server.Call(kModelInfer, bytes).error_code(), grpc::UNAUTHENTICATED);
+  for (const char* method : {"ServerLive", "ServerReady", "ModelReady"}) {
+    EXPECT_EQ(http.server.Call(std::string(kService) + method, "").error_code(), grpc::UNAUTHENTICATED) << method;
+  }
+  EXPECT_TRUE(http.server.Call(kModelInfer, bytes, nullptr, "0123456789abcdef").ok());
   EXPECT_EQ(http.Post(kInfer, SmallBody()).code, 401);
   EXPECT_EQ(http.Get("/v2/models/sbm").code, 401);
   EXPECT_EQ(http.Get("/v2/health/ready").code, 200);
