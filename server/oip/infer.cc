@@ -166,6 +166,12 @@ std::set<std::string> NamesOf(const Infos& infos) {
   return names;
 }
 
+// The tensors that are one sequence of each input: "text or input_ids".
+std::string TensorsOfSequence(const Model& model, const std::string& suffix) {
+  const bool texts = NamesOf(InputsOf(model)).count("text" + suffix) > 0;
+  return absl::StrCat(texts ? absl::StrCat("text", suffix, " or ") : "", "input_ids", suffix);
+}
+
 // Refuses parameters of a tensor but those of the binary form, which HTTP reads, and those that change nothing.
 template <typename Parameters>
 absl::Status CheckParameters(const Parameters& parameters, const std::string& field) {
@@ -237,7 +243,8 @@ std::string NameOfInput(const std::string& field, const InferCall& call) {
     }
     return absl::StrCat(name, pair ? "_pair" : "", index, rest);
   }
-  return absl::StrCat("inputs", index, rest);
+  // A second that is wrong as a whole is a text beside ids.
+  return absl::StrCat(pair && rest.empty() ? "text_pair" : "inputs", index, rest);
 }
 
 std::string NameOfField(const std::string& field, const InferCall& call) {
@@ -266,6 +273,11 @@ absl::Status ReadInfer(const Model& model, const RequestLimits& limits, const Mo
   RETURN_IF_ERROR(reader.ReadRows());
   REFUSE_IF(call.request.inputs().empty(), "inputs", "has no tensor with inputs; the model takes ",
             absl::StrJoin(NamesOf(InputsOf(model)), ", "));
+  const v1::Input& input = call.request.inputs(0);  // all have the same tensors
+  REFUSE_IF(!input.has_sequence(), "inputs", "has the second of a pair alone; the first is ",
+            TensorsOfSequence(model, ""));
+  REFUSE_IF(model.config().task == ModelTask::kPairClassification && !input.has_second(), "inputs",
+            "has the first of a pair alone; the second is ", TensorsOfSequence(model, "_pair"));
   RETURN_IF_ERROR(ReadOutputs(message, model, call));
   for (const auto& [key, parameter] : message.parameters()) {
     RETURN_IF_ERROR(SetInferParameter(key, parameter, memory, call));

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/field_error.h"
@@ -36,10 +37,12 @@ const FieldDescriptor* ContentsOf(const std::string& datatype) {
   return name != nullptr ? InferTensorContents::descriptor()->FindFieldByName(name) : nullptr;
 }
 
-// Adds the elements of lists, however they nest, to the contents of a tensor.
+// Adds the elements of a list, flat or nested as the shape says, to the contents of a tensor.
 class DataReader final : public nlohmann::json_sax<json> {
  public:
-  DataReader(const FieldDescriptor& field, InferTensorContents& contents) : field_(field), contents_(contents) {}
+  using Shape = google::protobuf::RepeatedField<int64_t>;
+  DataReader(const FieldDescriptor& field, const Shape& shape, InferTensorContents& contents)
+      : field_(field), shape_(shape), contents_(contents) {}
 
   const std::string& wrong() const { return wrong_; }
 
@@ -50,6 +53,7 @@ class DataReader final : public nlohmann::json_sax<json> {
   bool number_float(json::number_float_t value, const std::string&) override { return Add(value); }
   bool string(std::string& value) override {
     if (field_.type() != FieldDescriptor::TYPE_BYTES) return Fail("a string");
+    if (!Count()) return false;
     contents_.add_bytes_contents(std::move(value));
     return true;
   }
@@ -57,8 +61,18 @@ class DataReader final : public nlohmann::json_sax<json> {
   bool start_object(size_t) override { return Fail("an object"); }
   bool key(std::string&) override { return false; }
   bool end_object() override { return false; }
-  bool start_array(size_t) override { return true; }
-  bool end_array() override { return true; }
+  bool start_array(size_t) override {
+    if (!sizes_.empty()) ++sizes_.back();
+    sizes_.push_back(0);
+    return true;
+  }
+  bool end_array() override {
+    const int64_t size = sizes_.back();
+    sizes_.pop_back();
+    const auto at = static_cast<int>(sizes_.size());
+    const bool flat = at == 0 && depth_ < 2;  // the elements are counted later
+    return flat || (at < shape_.size() && size == shape_.Get(at)) || FailShape();
+  }
   bool parse_error(size_t, const std::string&, const json::exception&) override { return Fail("no JSON"); }
 
  private:
@@ -67,7 +81,18 @@ class DataReader final : public nlohmann::json_sax<json> {
                               ? "a string"
                               : SetScalar(field_, JsonDialect::kPlain, std::move(value), contents_);
     if (allowed != nullptr) wrong_ = absl::StrCat("has an element that is not ", allowed);
-    return allowed == nullptr;
+    return allowed == nullptr && Count();
+  }
+  // Counts one element; all are equally deep: at 1, or as the shape has sizes.
+  bool Count() {
+    const auto depth = static_cast<int>(sizes_.size());
+    if (depth_ == 0) depth_ = depth;
+    ++sizes_.back();
+    return (depth == depth_ && (depth == 1 || depth == shape_.size())) || FailShape();
+  }
+  bool FailShape() {
+    wrong_ = "nests otherwise than its shape says; give lists of that shape, or a flat one";
+    return false;
   }
   bool Fail(const char* what) {
     wrong_ = absl::StrCat("has ", what, " among its elements");
@@ -75,7 +100,10 @@ class DataReader final : public nlohmann::json_sax<json> {
   }
 
   const FieldDescriptor& field_;
+  const Shape& shape_;
   InferTensorContents& contents_;
+  std::vector<int64_t> sizes_;  // of the lists that are open, so far
+  int depth_ = 0;               // of the elements; 0: there is none yet
   std::string wrong_;
 };
 
@@ -87,7 +115,7 @@ absl::Status ReadData(const http::OipInput& input, const std::string& field, Mem
   REFUSE_IF(text.empty() || text[0] != '[', field + ".data", "must be a list");
   const auto elements = static_cast<uint64_t>(std::count(text.begin(), text.end(), ',') + 1);
   RETURN_IF_ERROR(memory.Resize(memory.bytes() + text.size() + kBytesOfElement * elements));
-  DataReader reader(*contents, *tensor.mutable_contents());
+  DataReader reader(*contents, tensor.shape(), *tensor.mutable_contents());
   REFUSE_IF(!json::sax_parse(text, &reader), field + ".data", reader.wrong());
   return absl::OkStatus();
 }
@@ -118,6 +146,26 @@ absl::Status ReadParameters(const http::Json& given, const std::string& field, M
     }
   }
   return absl::OkStatus();
+}
+
+// Sets `flag` where the parameters have one of this name.
+absl::Status ReadFlag(const Parameters& parameters, const char* key, const std::string& field, bool& flag) {
+  const auto found = parameters.find(key);
+  if (found == parameters.end()) return absl::OkStatus();
+  REFUSE_IF(found->second.parameter_choice_case() != InferParameter::kBoolParam, absl::StrCat(field, ".", key),
+            "must be true or false");
+  flag = found->second.bool_param();
+  return absl::OkStatus();
+}
+
+// A number, or a text with one; it is looked at later.
+std::string VersionOf(http::Json& given) {
+  std::string text = std::move(*given.mutable_text());
+  if (text == "null") return "";
+  if (text.size() < 2 || text.front() != '"') return text;
+  text.pop_back();
+  text.erase(0, 1);
+  return text;
 }
 
 // Takes the bytes of a tensor in binary form off the front of `tail`.
@@ -235,18 +283,18 @@ void WriteParameter(const std::string& key, const InferParameter& parameter, Jso
 absl::Status ReadInferBody(const std::string& body, const std::string& json_length, MemoryHold& memory,
                            InferBody& read) {
   uint64_t length = body.size();
-  REFUSE_IF(!json_length.empty() && (!absl::SimpleAtoi(json_length, &length) || length > body.size()),
+  const bool digits = std::all_of(json_length.begin(), json_length.end(), absl::ascii_isdigit);
+  REFUSE_IF(!json_length.empty() && (!digits || !absl::SimpleAtoi(json_length, &length) || length > body.size()),
             "Inference-Header-Content-Length", "is ", Quoted(json_length), "; the body has ", body.size(), " bytes");
   http::OipInfer parsed;
   RETURN_IF_ERROR(ReadJson(std::string_view(body).substr(0, length), JsonDialect::kPlain, parsed, memory));
   std::string_view tail = std::string_view(body).substr(length);
   inference::ModelInferRequest& message = read.message;
   message.set_model_name(std::move(*parsed.mutable_model_name()));
+  message.set_model_version(VersionOf(*parsed.mutable_model_version()));
   message.set_id(std::move(*parsed.mutable_id()));
   RETURN_IF_ERROR(ReadParameters(parsed.parameters(), "parameters", memory, *message.mutable_parameters()));
-  if (const auto found = message.parameters().find("binary_data_output"); found != message.parameters().end()) {
-    read.binary = found->second.bool_param();
-  }
+  RETURN_IF_ERROR(ReadFlag(message.parameters(), "binary_data_output", "parameters", read.binary));
   REFUSE_IF(parsed.inputs_size() > kMaxTensors, "inputs", "has ", parsed.inputs_size(), " tensors; at most ",
             kMaxTensors, " are taken");
   message.mutable_inputs()->Reserve(parsed.inputs_size());
@@ -259,8 +307,11 @@ absl::Status ReadInferBody(const std::string& body, const std::string& json_leng
   for (int i = 0; i < parsed.outputs_size(); ++i) {
     inference::ModelInferRequest::InferRequestedOutputTensor& output = *message.add_outputs();
     output.set_name(parsed.outputs(i).name());
-    RETURN_IF_ERROR(ReadParameters(parsed.outputs(i).parameters(), absl::StrCat("outputs[", i, "].parameters"), memory,
-                                   *output.mutable_parameters()));
+    const std::string field = absl::StrCat("outputs[", i, "].parameters");
+    RETURN_IF_ERROR(ReadParameters(parsed.outputs(i).parameters(), field, memory, *output.mutable_parameters()));
+    bool binary = read.binary;
+    RETURN_IF_ERROR(ReadFlag(output.parameters(), "binary_data", field, binary));
+    read.binary_outputs.push_back(binary);
   }
   return absl::OkStatus();
 }
@@ -277,13 +328,8 @@ HttpAnswer WriteInferAnswer(const InferBody& body, const inference::ModelInferRe
   for (int i = 0; i < answer.outputs_size(); ++i) {
     const auto& output = answer.outputs(i);
     const std::string& raw = answer.raw_output_contents(i);
-    bool binary = body.binary;
-    if (i < body.message.outputs_size()) {  // they were asked for, in this order
-      const auto& parameters = body.message.outputs(i).parameters();
-      if (const auto found = parameters.find("binary_data"); found != parameters.end()) {
-        binary = found->second.bool_param();
-      }
-    }
+    const auto at = static_cast<size_t>(i);  // those that were asked for are in their order
+    const bool binary = at < body.binary_outputs.size() ? body.binary_outputs[at] : body.binary;
     json.BeginObject().Key("name").String(output.name()).Key("datatype").String(output.datatype());
     json.Key("shape").BeginArray();
     for (const int64_t size : output.shape()) json.Integer(size);

@@ -22,6 +22,7 @@ struct InferBody {
   inference::ModelInferRequest message;  // with contents where the JSON has data
   std::vector<InputTensor> tensors;      // of `message`; their raw elements are in the body
   bool binary = false;                   // outputs are in binary form, unless they say otherwise
+  std::vector<bool> binary_outputs;      // of message.outputs
 };
 
 // `json_length`: the field of the head, which says where binary data begins; empty: there is none. INVALID_ARGUMENT

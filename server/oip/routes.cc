@@ -82,8 +82,12 @@ absl::Status Read(CallParts& parts, Exchange& exchange, Inference& inference) {
   if (status.ok() && !message.model_name().empty() && message.model_name() != NameIn(exchange)) {
     status = FieldError("model_name", absl::StrCat("is ", Quoted(message.model_name()), "; the path names another"));
   }
+  const std::string version = VersionIn(exchange), &in_body = message.model_version();
+  if (status.ok() && !version.empty() && !in_body.empty() && in_body != version) {
+    status = FieldError("model_version", absl::StrCat("is ", Quoted(in_body), "; the path names another"));
+  }
   message.set_model_name(NameIn(exchange));
-  message.set_model_version(VersionIn(exchange));
+  if (!version.empty()) message.set_model_version(version);
   if (!status.ok()) {
     v1::PredictRequest named;  // for its metrics
     named.set_model(message.model_name());

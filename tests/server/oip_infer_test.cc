@@ -210,6 +210,15 @@ TEST_F(InferTest, TensorsThatAreNotTakenAreNamed) {
   Add("text", "BYTES", {1}, Elements({"a"}), message);
   EXPECT_THAT(Error(message, *encoder), StartsWith("input_ids is given beside text"));
   const std::unique_ptr<Model> pairs = LoadTestModel("sbm-pair");
+  EXPECT_EQ(Error(good, *pairs), "inputs has the first of a pair alone; the second is input_ids_pair");
+  message.Clear();
+  Add("input_ids_pair", "INT64", {1, 2}, Raw<int64_t>({1, 2}), message);
+  EXPECT_EQ(Error(message, *pairs), "inputs has the second of a pair alone; the first is input_ids");
+  const std::unique_ptr<Model> ranker =
+      LoadModel(tests::TestdataFolder() + "_sentence/cross_encoder/1", TestBackend()).value();
+  message.Clear();
+  Add("text_pair", "BYTES", {1}, Elements({"a"}), message);
+  EXPECT_EQ(Error(message, *ranker), "inputs has the second of a pair alone; the first is text or input_ids");
   message = good;
   Add("input_ids_pair", "INT64", {2, 1}, Raw<int64_t>({1, 2}), message);
   EXPECT_THAT(Error(message, *pairs), StartsWith("input_ids_pair.shape has 2 inputs; the tensor before it has 1"));
@@ -303,7 +312,7 @@ TEST_F(InferTest, ErrorsOfOurFieldsHaveTheNamesOfThisProtocol) {
   EXPECT_EQ(named("inputs[0].sequence.token_ids[12]"), "input_ids[0][12]");
   EXPECT_EQ(named("inputs[0].sequence.features"), "features[0]");
   EXPECT_EQ(named("inputs[0].sequence.prompt_name"), "parameters.prompt_name");
-  EXPECT_EQ(named("inputs[0].second"), "inputs[0]");
+  EXPECT_EQ(named("inputs[0].second"), "text_pair[0]");
   EXPECT_EQ(named("budget.max_density"), "parameters.max_density");
   EXPECT_EQ(named("ensemble.samples"), "parameters.samples");
   EXPECT_EQ(named("override.sigma[0]"), "parameters.override.sigma[0]");
@@ -428,8 +437,8 @@ class InferBodyTest : public InferTest {
   InferBody body_;
 };
 
-TEST_F(InferBodyTest, DataMayNestOrBeFlat) {
-  for (const char* data : {"[1,2,3,4]", "[[1,2],[3,4]]", "[[[1],2],[[3,[4]]]]", "[1.0,2e0,3,4]"}) {
+TEST_F(InferBodyTest, DataNestsAsItsShapeOrIsFlat) {
+  for (const char* data : {"[1,2,3,4]", "[[1,2],[3,4]]", "[1.0,2e0,3,4]"}) {
     ASSERT_TRUE(ReadBody(WithData(data)).ok()) << data << ReadBody(WithData(data));
     EXPECT_THAT(body_.message.inputs(0).contents().int64_contents(), ElementsAre(1, 2, 3, 4));
   }
@@ -437,9 +446,32 @@ TEST_F(InferBodyTest, DataMayNestOrBeFlat) {
                            "[9223372036854775808]"}) {
     EXPECT_THAT(BodyError(WithData(data)), StartsWith("inputs[0]")) << data;
   }
+  for (const char* data : {"[[1,2,3],[4]]", "[[1,2,3,4]]", "[[1],[2],[3],[4]]", "[[[1],2],[[3,[4]]]]", "[1,[2,3],4]",
+                           "[[1,2],3,4]", "[1,2,[3,4]]", "[[1,2],[3,4],[]]", "[[1,2],[3,4],[5,6]]", "[[],[]]", "[[]]",
+                           "[[[1,2],[3,4]]]", "[[[1,2]],[[3,4]]]"}) {
+    EXPECT_THAT(BodyError(WithData(data)), StartsWith("inputs[0].data nests otherwise")) << data;
+  }
+  EXPECT_TRUE(ReadBody(WithData(R"([["a","b"],["c","d"]])", "BYTES")).ok());
+  EXPECT_THAT(BodyError(WithData(R"([[[["a"]]]])", "BYTES")), HasSubstr("nests otherwise"));
   EXPECT_THAT(BodyError(WithData("[1]", "BYTES")), HasSubstr("not a string"));
   EXPECT_THAT(BodyError(WithData("[1e39]", "FP32")), HasSubstr("float32"));
   EXPECT_THAT(BodyError(WithData(std::string(100, '[') + std::string(100, ']'))), HasSubstr("nests deeper"));
+}
+
+TEST_F(InferBodyTest, TheBinaryFormIsAskedForByTrueOrFalse) {
+  const std::string inputs = R"({"inputs":[],"parameters":{"binary_data_output":)";
+  const std::string outputs = R"(,"outputs":[{"name":"a"},{"name":"b","parameters":{"binary_data":)";
+  ASSERT_TRUE(ReadBody(inputs + "true}" + outputs + "false}}]}").ok());
+  EXPECT_TRUE(body_.binary);
+  EXPECT_THAT(body_.binary_outputs, ElementsAre(true, false));
+  ASSERT_TRUE(ReadBody(inputs + "false}" + outputs + "true}}]}").ok());
+  EXPECT_FALSE(body_.binary);
+  EXPECT_THAT(body_.binary_outputs, ElementsAre(false, true));
+  for (const char* wrong : {"1", "0", "\"true\"", "\"false\"", "1.0"}) {
+    EXPECT_EQ(BodyError(inputs + wrong + "}}"), "parameters.binary_data_output must be true or false");
+    EXPECT_EQ(BodyError(inputs + "true}" + outputs + wrong + "}}]}"),
+              "outputs[1].parameters.binary_data must be true or false");
+  }
 }
 
 TEST_F(InferBodyTest, BinarySizesMustAddUp) {
@@ -453,7 +485,7 @@ TEST_F(InferBodyTest, BinarySizesMustAddUp) {
   EXPECT_THAT(BodyError(head, length), HasSubstr("not within the 0 bytes"));
   EXPECT_THAT(BodyError(head), HasSubstr("not within the 0 bytes"));
   EXPECT_THAT(BodyError(head + tail), HasSubstr("no JSON"));
-  for (const char* wrong : {"99999", "-1", "x", "1.5", "18446744073709551616"}) {
+  for (const char* wrong : {"99999", "-1", "x", "1.5", "18446744073709551616", "+10", " 10", "0x10"}) {
     EXPECT_THAT(BodyError(head + tail, wrong), StartsWith("Inference-Header-Content-Length is")) << wrong;
   }
   EXPECT_THAT(BodyError(head + tail, "10"), HasSubstr("no JSON"));

@@ -320,6 +320,21 @@ TEST_F(OpenInferenceTest, ErrorsNameWhatTheClientSentInBothShapes) {
   body = SmallBody();
   body["model_name"] = "dense";
   EXPECT_THAT(Refused(400, kInfer, body), StartsWith("model_name is"));
+  body["model_name"] = "sbm";
+  for (const json& version : {json(1), json("1"), json(""), json()}) {
+    body["model_version"] = version;
+    EXPECT_EQ(http_.Answer(kInfer, body)["model_version"], "1");
+    EXPECT_EQ(http_.Answer("/v2/models/sbm/versions/1/infer", body)["model_version"], "1");
+  }
+  for (const json& version : {json(7), json("7")}) {
+    body["model_version"] = version;
+    Refused(404, kInfer, body);
+    EXPECT_THAT(Refused(400, "/v2/models/sbm/versions/1/infer", body), StartsWith(R"(model_version is "7"; the path)"));
+  }
+  for (const json& version : {json("latest"), json(true), json({1})}) {
+    body["model_version"] = version;
+    EXPECT_THAT(Refused(400, kInfer, body), StartsWith("model_version is"));
+  }
   EXPECT_EQ(http_.Get("/v2/models/nothing").code, 404);
   EXPECT_EQ(http_.Get("/v2/models/nothing/ready").code, 404);
   EXPECT_EQ(http_.Get("/v2/models/sbm/versions/7/config").code, 404);
