@@ -36,6 +36,8 @@ function lattice() {
 
 export const ofModel = {
   sentiment: "a warm , funny and moving film that never loses its way",
+  "review-encoder": "a warm, funny and moving film that never loses its way",
+  "review-ranker": "a film to see?",
   long: noted(),
   listops: "[MAX 2 9 [MIN 4 7 ] 0 [SM 3 3 ] ]",
   duplicates: Array.from({length: 256}, (_, i) => (i * i * 7 + (i ** 3 >> 5)) % 256 + 1).join(" "),
