@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <random>
 #include <string>
 
 namespace edgewise::server {
@@ -143,6 +144,24 @@ class HttpClient {
   int fd_;
   std::string read_;
 };
+
+// The bytes with one to four changes: a byte, some left out, some twice.
+inline std::string Damaged(std::string bytes, std::mt19937_64& random) {
+  for (uint64_t changes = 1 + random() % 4; changes > 0 && !bytes.empty(); --changes) {
+    const size_t at = random() % bytes.size();
+    switch (random() % 3) {
+      case 0:
+        bytes[at] = static_cast<char>(random());
+        break;
+      case 1:
+        bytes.erase(at, random() % 8);
+        break;
+      default:
+        bytes.insert(at, bytes.substr(random() % bytes.size(), random() % 8));
+    }
+  }
+  return bytes;
+}
 
 }  // namespace edgewise::server
 

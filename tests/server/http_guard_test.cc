@@ -231,20 +231,7 @@ TEST(HttpGuardTest, AnyBytesHaveAnAnswerOrTheEndAndTheNextRequestIsServed) {
   std::mt19937_64 random(1);
   const std::string good = HttpClient::Posted(kPredict, kSmall.dump(), "Connection: close\r\n");
   for (int i = 0; i < 400; ++i) {
-    std::string bytes = good;
-    for (uint64_t changes = 1 + random() % 4; changes > 0; --changes) {
-      const size_t at = random() % bytes.size();
-      switch (random() % 3) {
-        case 0:
-          bytes[at] = static_cast<char>(random());
-          break;
-        case 1:
-          bytes.erase(at, random() % 8);
-          break;
-        default:
-          bytes.insert(at, bytes.substr(random() % bytes.size(), random() % 8));
-      }
-    }
+    const std::string bytes = Damaged(good, random);
     HttpClient client(http.port());
     client.Send(bytes);
     shutdown(client.fd(), SHUT_WR);

@@ -83,23 +83,6 @@ std::string EssenceOf(const std::string& body) {
   return body;
 }
 
-std::string Damaged(std::string bytes, std::mt19937_64& random) {
-  for (uint64_t changes = 1 + random() % 4; changes > 0 && !bytes.empty(); --changes) {
-    const size_t at = random() % bytes.size();
-    switch (random() % 3) {
-      case 0:
-        bytes[at] = static_cast<char>(random());
-        break;
-      case 1:
-        bytes.erase(at, random() % 8);
-        break;
-      default:
-        bytes.insert(at, bytes.substr(random() % bytes.size(), random() % 8));
-    }
-  }
-  return bytes;
-}
-
 void Call(int port, int client, const std::vector<Ask>& asks) {
   std::mt19937_64 random(static_cast<uint64_t>(client));
   auto connection = std::make_unique<HttpClient>(port);
