@@ -125,7 +125,7 @@ class DocumentedTest(unittest.TestCase):
 
     def check_command(self, checkout: Checkout, command: str) -> None:
         run = checkout.run(command)
-        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertEqual(run.returncode, 0, run.stdout[-1000:] + run.stderr)
         written = re.findall(r"(?:>|--?o) (\S+)$", command)    # JSON or a picture
         self.assertTrue(run.stdout or written)
         for file in written:
