@@ -6,6 +6,7 @@
 #include <random>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "server/guard/auth.h"
 #include "tests/server/http_fixture.h"
 
@@ -40,7 +41,8 @@ TEST(HttpGuardTest, EveryRouteButHealthNeedsTheTokenWhenThereIsOne) {
   for (const char* path : {"/metrics", "/v1/models", "/v1/models/sbm", "/v2", "/v2/models/sbm", "/v2/models/stats"}) {
     EXPECT_EQ(http.Get(path).code, 401) << path;
     EXPECT_EQ(http.Get(path, bearer + "0123456789abcdeX\r\n").code, 401) << path;
-    EXPECT_EQ(http.Get(path, bearer + "0123456789abcdef\r\n" + bearer + "0123456789abcdef\r\n").code, 400) << path;
+    EXPECT_EQ(http.Get(path, absl::StrCat(bearer, "0123456789abcdef\r\n", bearer, "0123456789abcdef\r\n")).code, 400)
+        << path;
     EXPECT_EQ(http.Get(path, bearer + "0123456789abcdef\r\n").code, 200) << path;
   }
   for (const char* path : {"/v1/completions", "/v1/chat/completions", "/v1/embeddings", kPredict,

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "base/field_error.h"
 #include "server/oip/infer.h"
 #include "server/oip/json.h"
@@ -166,7 +167,7 @@ TEST_F(InferTest, NoSizeOfATensorIsBelieved) {
   };
   EXPECT_THAT(bytes(""), StartsWith("text.data ends within element 0"));
   EXPECT_THAT(bytes(Elements({"a"})), StartsWith("text.data ends within element 1"));
-  EXPECT_THAT(bytes(Elements({"a"}) + "\1\0"), StartsWith("text.data ends within element 1"));
+  EXPECT_THAT(bytes(Elements({"a"}) + std::string("\1\0", 2)), StartsWith("text.data ends within element 1"));
   EXPECT_THAT(bytes(Raw<uint32_t>({0xFFFFFFFF}) + "abc"), StartsWith("text.data ends within element 0"));
   EXPECT_THAT(bytes(Raw<uint32_t>({4}) + "abc"), StartsWith("text.data ends within element 0"));
   EXPECT_THAT(bytes(Elements({"a", "b"}) + "c"), StartsWith("text.data has 1 bytes behind the 2 elements"));
@@ -469,7 +470,7 @@ TEST_F(InferBodyTest, TheBinaryFormIsAskedForByTrueOrFalse) {
   EXPECT_THAT(body_.binary_outputs, ElementsAre(false, true));
   for (const char* wrong : {"1", "0", "\"true\"", "\"false\"", "1.0"}) {
     EXPECT_EQ(BodyError(inputs + wrong + "}}"), "parameters.binary_data_output must be true or false");
-    EXPECT_EQ(BodyError(inputs + "true}" + outputs + wrong + "}}]}"),
+    EXPECT_EQ(BodyError(absl::StrCat(inputs, "true}", outputs, wrong, "}}]}")),
               "outputs[1].parameters.binary_data must be true or false");
   }
 }
