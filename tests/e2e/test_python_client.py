@@ -292,7 +292,7 @@ class LanguageTest(ClientTest):
                 int(total(metrics, "edgewise_generations_running", model="shakespeare-ssa")))
 
     def test_a_timeout_ends_it(self):
-        error = self.error_of(lambda: list(self.generate(max_new_tokens=4000, timeout=0.1)))
+        error = self.error_of(lambda: list(self.generate(max_new_tokens=4000, timeout=0.5)))
         self.assertEqual(error.code, "DEADLINE_EXCEEDED")
 
     def test_errors_come_with_the_first_token(self):
