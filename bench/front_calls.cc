@@ -143,7 +143,8 @@ void Run(const Options& options, const std::function<std::unique_ptr<Caller>()>&
   std::vector<std::thread> threads;
   for (const std::unique_ptr<Caller>& caller : callers) {
     threads.emplace_back([&, one = caller.get()] {
-      while (Clock::now() < end) one->Call() ? ++answered : ++failed;
+      do one->Call() ? ++answered : ++failed;
+      while (Clock::now() < end);
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -88,13 +88,16 @@ def requests(messages, text, generates, chats):
 def in_turn(port, calls, end, codes, **options):
     """Makes the calls in turn until the event is set, on one connection as long as it lives."""
     calls = itertools.cycle(calls)
-    while not end.is_set():
+    while True:  # one call at least, however late it is
         with contextlib.suppress(OSError), contextlib.closing(Connection(port, source=HOSTILE)) as connection:
             connection.pump(0.05)
-            while not end.is_set():
+            while True:
                 status, text, _ = connection.call(*next(calls), **options)
                 codes[status, text] += 1
-        end.wait(0.05)
+                if end.is_set():
+                    return
+        if end.wait(0.05):
+            return
 
 
 def texts(run, kind):

@@ -91,8 +91,9 @@ class Cpu:
         return self
 
     def __exit__(self, *_):
+        threads = self.threads()  # first, as at the begin: no thread has used more than all
         self.seconds = process_cpu(self.pid) - self.before
-        self.busiest = max(after - self.threads_before.get(task, 0.0) for task, after in self.threads().items())
+        self.busiest = max(after - self.threads_before.get(task, 0.0) for task, after in threads.items())
 
 
 def quantile(values, share):

@@ -19,7 +19,7 @@ stop_server() {
   local tries=0
   [[ -n $SERVER ]] || return 0
   kill -TERM "$SERVER" 2>/dev/null || true
-  while kill -0 "$SERVER" 2>/dev/null && ((tries++ < 100)); do sleep 0.1; done
+  while kill -0 "$SERVER" 2>/dev/null && ((tries++ < 600)); do sleep 0.1; done
   kill -KILL "$SERVER" 2>/dev/null || true
   STATUS=0
   wait "$SERVER" || STATUS=$?
@@ -47,7 +47,7 @@ start_server() {
   until [[ -n $(announced port) ]] &&
     "$BIN/edgewise" health --server="127.0.0.1:$(announced port)" --timeout=2s >/dev/null 2>&1; do
     kill -0 "$SERVER" 2>/dev/null || { cat "$WORK/log" >&2; die "the server ended"; }
-    ((tries++ < 100)) || { cat "$WORK/log" >&2; die "no model is ready after 10 s"; }
+    ((tries++ < 600)) || { cat "$WORK/log" >&2; die "no model is ready after 60 s"; }
     sleep 0.1
   done
   ADDRESS=127.0.0.1:$(announced port)

@@ -13,7 +13,7 @@ ROOT = os.environ.get("EDGEWISE_ROOT", os.path.join(os.path.dirname(os.path.absp
 BIN = os.environ.get("EDGEWISE_BIN", os.path.join(ROOT, "build", "bin"))
 TESTDATA = os.path.join(ROOT, "tests", "testdata")
 EXAMPLES = os.path.join(ROOT, "examples", "models")
-HANG = 60.0  # seconds that nothing takes, on a busy machine either
+HANG = 180.0  # seconds that nothing takes, on a busy machine either
 FLAGS = os.environ.get("EDGEWISE_TEST_SERVER_FLAGS", "").split()  # of every server, to run a suite on another device
 
 

@@ -146,7 +146,7 @@ class ProcessTest(unittest.TestCase):
 
     def test_the_demo_runs(self):
         result = subprocess.run([os.path.join(ROOT, "tools", "demo.sh"), BIN], capture_output=True, text=True,
-                                timeout=120, check=False, cwd=ROOT)
+                                timeout=280, check=False, cwd=ROOT)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertIn("edgewise_", result.stdout)
 
@@ -160,7 +160,7 @@ class ProcessTest(unittest.TestCase):
                            f"'{BIN}/edgewise' \"$@\" | sed -E 's/^( +3  cap 1 %.*)  167,772 /\\1  167,773 /'\n")
             os.chmod(client, 0o755)
             result = subprocess.run([os.path.join(ROOT, "tools", "demo.sh"), folder], capture_output=True, text=True,
-                                    timeout=120, check=False, cwd=ROOT)
+                                    timeout=280, check=False, cwd=ROOT)
         self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
         self.assertIn("demo: above the cap of 167772 edges: most edges used 167,773, 0 of 24 answers above\n",
                       result.stderr)

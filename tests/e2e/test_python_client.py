@@ -6,7 +6,7 @@ import threading
 import time
 import unittest
 
-from edgewise_process import TESTDATA, total
+from edgewise_process import TESTDATA, total, wait_until
 from python_client import FILM, ClientTest, edgewise, example, pb, requests
 
 
@@ -277,6 +277,7 @@ class LanguageTest(ClientTest):
             closer.join()
             self.assertIsNone(tokens.finish_reason)
 
+        wait_until("those of other tests to end", lambda: self.ended()[1] == 0)
         for number, leave in enumerate((leave_the_block, close, drop, close_from_another_thread), self.ended()[0] + 1):
             with self.subTest(leave.__name__):
                 leave()
@@ -292,7 +293,7 @@ class LanguageTest(ClientTest):
                 int(total(metrics, "edgewise_generations_running", model="shakespeare-ssa")))
 
     def test_a_timeout_ends_it(self):
-        error = self.error_of(lambda: list(self.generate(max_new_tokens=4000, timeout=0.5)))
+        error = self.error_of(lambda: list(self.generate(max_new_tokens=4000, timeout=2)))
         self.assertEqual(error.code, "DEADLINE_EXCEEDED")
 
     def test_errors_come_with_the_first_token(self):

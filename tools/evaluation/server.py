@@ -68,7 +68,7 @@ class Server:
             if self.process.poll() is not None:
                 break
             self.address = self.address or self._announced()
-            if self.address and self._run(["health"], 10).returncode == 0:
+            if self.address and self._run(["health"], START_SECONDS).returncode == 0:
                 return
             time.sleep(0.05)
         raise RuntimeError(f"the server did not start:\n{self.log.read_text()}")
