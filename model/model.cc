@@ -26,7 +26,7 @@ absl::Status CheckTokens(const ModelConfig& config, const std::vector<int32_t>& 
 // Cuts a text that is longer than `most` tokens; how many are left out.
 absl::StatusOr<uint32_t> Cut(std::vector<int32_t>& token_ids, size_t most, TruncateMode truncate, const char* field) {
   REFUSE_IF(truncate == TruncateMode::kRefuse, field, "has ", token_ids.size(), " tokens; the model takes ", most,
-            "; set truncate to HEAD or TAIL to cut it");
+            "; set truncate to cut it");
   const size_t surplus = token_ids.size() - most;
   if (truncate == TruncateMode::kHead) {
     token_ids.erase(token_ids.begin(), token_ids.begin() + static_cast<int64_t>(surplus));
@@ -156,7 +156,7 @@ absl::StatusOr<ModelSequence> Model::PrepareText(const std::string& text, const 
             second == nullptr ? "" : " with the second text",
             ", those of the tokenizer's template included; the model ", most < positions ? "takes texts of " : "takes ",
             most, most < positions ? " (max_seq_length, or model_max_length of tokenizer_config.json)" : "",
-            "; set truncate to HEAD or TAIL to cut it");
+            "; set truncate to cut it");
   REFUSE_IF(encoding.size() == 0, "text", "has no tokens; at least one is needed");
   RETURN_IF_ERROR(CheckMade(config_, *hf_tokenizer_, encoding, "text"));
   const int32_t types = *std::max_element(encoding.type_ids.begin(), encoding.type_ids.end()) + 1;
@@ -277,8 +277,8 @@ absl::StatusOr<ModelSequence> Model::PrepareFeatures(uint32_t rows, uint32_t col
   const uint32_t most = static_cast<uint32_t>(config_.max_position_embeddings);
   if (rows > most) {
     if (truncate == TruncateMode::kRefuse) {
-      return FieldError("features.rows", absl::StrCat("is ", rows, "; the model takes ", most,
-                                                      "; set truncate to HEAD or TAIL to cut them"));
+      return FieldError("features.rows",
+                        absl::StrCat("is ", rows, "; the model takes ", most, "; set truncate to cut them"));
     }
     sequence.truncated_tokens = rows - most;
     const int64_t surplus = static_cast<int64_t>(sequence.truncated_tokens) * columns;

@@ -74,8 +74,8 @@ class TokenIds {
 };
 
 absl::Status TooManyTokens(size_t most) {
-  return FieldError("text", absl::StrCat("has more than ", most, " tokens; the model takes ", most,
-                                         "; set truncate to HEAD or TAIL to cut it"));
+  return FieldError(
+      "text", absl::StrCat("has more than ", most, " tokens; the model takes ", most, "; set truncate to cut it"));
 }
 
 bool HoldsAPlace(const std::string& entry) { return entry.size() > 2 && entry.front() == '<' && entry.back() == '>'; }

@@ -256,10 +256,7 @@ std::string NameOfField(const std::string& field, const InferCall& call) {
 }  // namespace
 
 absl::Status InferCall::Named(const absl::Status& status) const {
-  const std::string field = FieldOf(status), message(status.message());
-  if (field.empty() || !absl::IsInvalidArgument(status) || !absl::StartsWith(message, field)) return status;
-  const std::string rest = message.substr(field.size());
-  return FieldError(NameOfField(field, *this), rest.substr(absl::StartsWith(rest, " ") ? 1 : 0));
+  return Renamed(status, [this](const std::string& field) { return NameOfField(field, *this); });
 }
 
 absl::Status ReadInfer(const Model& model, const RequestLimits& limits, const ModelInferRequest& message,

@@ -130,7 +130,7 @@ TEST(HuggingFaceTextsTest, ATextThatIsTooLongNamesTheLimit) {
   const LoadedModel limited = LoadModel(TextFolder("mpnet_sentence") + "/1");
   EXPECT_EQ(Refusal(*limited, text),
             "text has more than 24 tokens, those of the tokenizer's template included; the model takes texts of 24 "
-            "(max_seq_length, or model_max_length of tokenizer_config.json); set truncate to HEAD or TAIL to cut it");
+            "(max_seq_length, or model_max_length of tokenizer_config.json); set truncate to cut it");
 }
 
 TEST(HuggingFaceTextsTest, AMaskIsNeededAndMayBeCutOff) {
