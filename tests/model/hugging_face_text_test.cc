@@ -125,8 +125,7 @@ TEST(HuggingFaceTextsTest, ATextThatIsTooLongNamesTheLimit) {
   const LoadedModel model = LoadModel(TextFolder("bert_sequence") + "/1");
   EXPECT_EQ(Refusal(*model, text),
             "text has more than 40 tokens, those of the tokenizer's template included; the model takes 40; set "
-            "truncate to HEAD or "
-            "TAIL to cut it");
+            "truncate to cut it");
   const LoadedModel limited = LoadModel(TextFolder("mpnet_sentence") + "/1");
   EXPECT_EQ(Refusal(*limited, text),
             "text has more than 24 tokens, those of the tokenizer's template included; the model takes texts of 24 "

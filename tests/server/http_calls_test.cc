@@ -106,6 +106,8 @@ TEST(HttpCallsTest, AClientThatGoesCancelsItsWork) {
   stream.Close();
   EXPECT_TRUE(http.server.WaitForMetric(Ended("lm-ssa-local", "CANCELLED"), 1.0));
 
+  const std::string tokens = Of("lm-ssa-local", "generated_tokens_total");
+  const double before = http.server.Metric(tokens);
   HttpClient chat(http.port());
   chat.Send(HttpClient::Posted("/v1/completions", json{{"model", "lm-ssa-local"},
                                                        {"prompt", {3, 1, 4}},
@@ -113,7 +115,7 @@ TEST(HttpCallsTest, AClientThatGoesCancelsItsWork) {
                                                        {"max_tokens", 40},
                                                        {"edgewise", {{"samples", 256}}}}
                                                       .dump()));
-  EXPECT_TRUE(WaitUntil("a token", [&] { return http.server.Metric(Of("lm-ssa-local", "generations_running")) > 0; }));
+  EXPECT_TRUE(WaitUntil("a token", [&] { return http.server.Metric(tokens) > before; }));
   chat.Close();
   EXPECT_TRUE(WaitUntil("the end", [&] { return http.server.Metric(Of("lm-ssa-local", "generations_running")) == 0; }));
   EXPECT_TRUE(http.server.WaitForMetric("edgewise_call_memory_bytes", 0.0));
@@ -161,9 +163,9 @@ TEST(HttpCallsTest, ADrainFinishesWhatRunsAndRefusesWhatComes) {
   options.clock = clock.read();
   HttpServerFixture http(options);
   HttpClient stream(http.port()), idle(http.port()), late(http.port());
-  v1::GenerateRequest request = LongRequest();
-  request.set_max_new_tokens(200);
-  stream.Send(HttpClient::Posted(kGenerate, JsonOf(request)));
+  const int little = 4096;  // the stream runs until it is read
+  setsockopt(stream.fd(), SOL_SOCKET, SO_RCVBUF, &little, sizeof little);
+  stream.Send(HttpClient::Posted(kGenerate, JsonOf(ShortRequest("lm-dense", 4096))));
   EXPECT_THAT(stream.ReadHead(), HasSubstr("200 OK"));
   EXPECT_EQ(idle.Ask("GET", "/readyz").code, 200);
   http.server.server().AnnounceDrain();
@@ -181,7 +183,7 @@ TEST(HttpCallsTest, ADrainFinishesWhatRunsAndRefusesWhatComes) {
   EXPECT_TRUE(late.Ended());
   int events = 0;
   for (std::string chunk; stream.NextChunk(&chunk) && !chunk.empty();) ++events;
-  EXPECT_EQ(events, 200);
+  EXPECT_EQ(events, 4096);
   EXPECT_TRUE(drain.WaitForEnd());
 }
 
@@ -196,11 +198,12 @@ TEST(HttpCallsTest, RequestsAreCountedByRouteAndKindOfCode) {
   http.Get("/nothing/at/all");
   HttpClient(http.port()).Post(kPredict, JsonOf(SmallRequest()));
   HttpClient(http.port()).Post(kPredict, "{");
-  EXPECT_EQ(http.server.Metric(counted("/v1/models/{}", "2xx")), 1.0);
-  EXPECT_EQ(http.server.Metric(counted("/v1/models/{}", "4xx")), 1.0);
-  EXPECT_EQ(http.server.Metric(counted("_other", "4xx")), 1.0);
-  EXPECT_EQ(http.server.Metric(counted(kPredict, "2xx")), 1.0);
-  EXPECT_EQ(http.server.Metric(counted(kPredict, "4xx")), 1.0);
+  // Counted once they are written, which their client may see first.
+  EXPECT_TRUE(http.server.WaitForMetric(counted("/v1/models/{}", "2xx"), 1.0));
+  EXPECT_TRUE(http.server.WaitForMetric(counted("/v1/models/{}", "4xx"), 1.0));
+  EXPECT_TRUE(http.server.WaitForMetric(counted("_other", "4xx"), 1.0));
+  EXPECT_TRUE(http.server.WaitForMetric(counted(kPredict, "2xx"), 1.0));
+  EXPECT_TRUE(http.server.WaitForMetric(counted(kPredict, "4xx"), 1.0));
   EXPECT_EQ(http.server.Metric(R"(edgewise_requests_total{code="OK",model="sbm",version="1"})"), 1.0);
   EXPECT_EQ(http.server.Metric(R"(edgewise_requests_total{code="INVALID_ARGUMENT",model="_other",version="_other"})"),
             1.0);

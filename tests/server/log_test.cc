@@ -54,7 +54,7 @@ std::string Written(const std::function<void()>& log) {
   log();
   std::string text;
   std::thread reader([&] {
-    char part[4096];
+    char part[1 << 16];
     for (ssize_t got = 0; (got = read(ends[0], part, sizeof part)) > 0;) text.append(part, static_cast<size_t>(got));
   });
   EXPECT_TRUE(StopLog());

@@ -402,7 +402,7 @@ TEST(BinaryTest, EveryLogLineIsOneJsonObject) {
   folder.Write("bad/1/config.json", "{\"task\": \"\\u001b[31m\\n\"}");
   folder.Write("we\"ird\nname/1/config.json", "{}");
   Process process(Serving(folder.path()));
-  ASSERT_TRUE(process.WaitFor("\"model failed to load\"")) << process.output();
+  ASSERT_TRUE(process.WaitFor("\"event\":\"model loaded\",\"model\":\"good\"")) << process.output();  // after "bad"
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 0);
   size_t lines = 0;

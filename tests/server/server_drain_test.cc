@@ -94,7 +94,7 @@ TEST(DrainTest, DrainFinishesWhatRunsAndRefusesWhatComes) {
   CallContext unread_context;
   auto unread = narrow->Generate(&unread_context, ShortRequest("lm-dense", 4096));  // runs until the client reads
   v1::PredictRequest request = SlowRequest();
-  request.mutable_inputs()->DeleteSubrange(100, request.inputs_size() - 100);  // seconds
+  request.mutable_inputs()->DeleteSubrange(400, request.inputs_size() - 400);  // seconds
   grpc::Status running_status(grpc::UNKNOWN, "");
   std::jthread running([&] {
     v1::PredictResponse answer;

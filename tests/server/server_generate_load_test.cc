@@ -26,7 +26,9 @@ TEST(GenerateLoadTest, LongBatchDoesNotStopAGenerationAndALongGenerationDoesNotS
   slow.join();
   EXPECT_EQ(slow_status.error_code(), grpc::CANCELLED) << "the batch was over first: this test tests nothing";
 
-  Started generation(server.stub(), LongRequest());
+  v1::GenerateRequest longer = LongRequest();
+  longer.mutable_ensemble()->set_samples(64);
+  Started generation(server.stub(), longer);
   v1::PredictResponse response;
   EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
   EXPECT_EQ(server.Metric(Of("lm-ssa-local", "generations_running")), 1.0) << "this test tests nothing";
@@ -51,6 +53,7 @@ TEST(GenerateLoadTest, DeadlineEndsAGenerationThatRunsAndOneThatWaits) {
   options.unread_timeout = std::chrono::hours(1);
   TestClock clock;
   options.clock = clock.read();
+  options.park_after = std::chrono::hours(1);
   TestServer server(options);
   auto stub = NarrowStub(server);
   Started running(*stub, LongRequest());
@@ -75,8 +78,10 @@ TEST(GenerateLoadTest, BeyondTheLimitGenerationsWaitByPriorityAndAFullLineRefuse
   ServerOptions options = TestOptions();
   options.max_generations = 1;
   options.queue.max_requests = 2;
+  options.park_after = std::chrono::hours(1);
   TestServer server(options);
-  Started running(server.stub(), LongRequest());
+  auto stub = NarrowStub(server);
+  Started running(*stub, LongRequest());
   std::array<uint64_t, 4> waited_us = {};  // by priority
   std::vector<std::jthread> clients;
   for (const int priority : {3, 1}) {
@@ -105,8 +110,10 @@ TEST(GenerateLoadTest, CachesThatDoNotFitTogetherWaitForEachOther) {
   ServerOptions options = TestOptions();
   options.limits.max_cache_bytes =
       400000;  // a page has 64 positions of 128 bytes: 17 are 139,264 bytes, 41 are 335,872
+  options.park_after = std::chrono::hours(1);
   TestServer server(options);
-  Started first(server.stub(), LongRequest());
+  auto stub = NarrowStub(server);
+  Started first(*stub, LongRequest());
   v1::GenerateRequest other = LongRequest();
   other.mutable_ensemble()->set_samples(40);
   CallContext other_context;
@@ -155,6 +162,7 @@ TEST(GenerateLoadTest, ClientThatNeverReadsLosesItsPlace) {
   options.max_generations = 1;
   TestClock clock;
   options.clock = clock.read();
+  options.park_after = std::chrono::hours(1);
   TestServer server(options);
   auto stub = NarrowStub(server);
   Started generation(*stub, ShortRequest("lm-dense", 4096));
@@ -193,6 +201,7 @@ TEST(GenerateLoadTest, DrainThatTakesTooLongEndsThoseThatRunThoseThatWaitAndThos
   options.unread_timeout = std::chrono::hours(1);
   TestClock clock;
   options.clock = clock.read();
+  options.park_after = std::chrono::hours(1);
   TestServer server(options);
   v1::GenerateRequest request = LongRequest();
   request.mutable_ensemble()->set_samples(64);  // none ends by itself while the drain is looked at

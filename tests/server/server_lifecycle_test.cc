@@ -293,9 +293,9 @@ TEST(LifecycleTest, BrokenCertificatesLeaveThoseFromBefore) {
   EXPECT_TRUE(served("first", "first"));
   double errors = 0.0;
   for (const char* broken : {"head -c 100 first.pem > certificate.pem", "cp second.pem certificate.pem",
-                             "cp first.pem certificate.pem && head -c 100 first.key > key.pem",
-                             "cp first.key key.pem && head -c 100 second.pem > ca.pem",
-                             "cp first.pem ca.pem && (cat first.pem; head -c 100 second.pem) > certificate.pem"}) {
+                             "head -c 100 first.key > key.pem && cp first.pem certificate.pem",
+                             "head -c 100 second.pem > ca.pem && cp first.key key.pem",
+                             "(cat first.pem; head -c 100 second.pem) > certificate.pem && cp first.pem ca.pem"}) {
     ASSERT_TRUE(run(broken));
     EXPECT_TRUE(WaitUntil(broken, [&] { return loads("error") > errors; }));
     errors = loads("error");

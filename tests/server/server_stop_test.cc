@@ -86,7 +86,7 @@ TEST_F(StopTest, PredictEndsInsideALayerWhenItsClientGoes) {
 
 TEST_F(StopTest, PredictEndsInsideALayerAtItsDeadline) {
   // A busy machine may take longer than the first deadlines to begin.
-  for (seconds timeout(1); timeout < kHang && server_->Metric(Of("long", "executions_total")) == 0.0; timeout *= 2) {
+  for (seconds timeout(4); timeout < kHang && server_->Metric(Of("long", "executions_total")) == 0.0; timeout *= 2) {
     v1::PredictResponse response;
     EXPECT_EQ(server_->Predict(LongPredict(), response, timeout).error_code(), grpc::DEADLINE_EXCEEDED);
     ASSERT_TRUE(server_->WaitForMetric(Of("long", "requests_in_flight"), 0));
