@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <google/protobuf/util/json_util.h>
 
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "tests/server/http_fixture.h"
@@ -119,6 +121,36 @@ TEST(HttpCallsTest, AClientThatGoesCancelsItsWork) {
   chat.Close();
   EXPECT_TRUE(WaitUntil("the end", [&] { return http.server.Metric(Of("lm-ssa-local", "generations_running")) == 0; }));
   EXPECT_TRUE(http.server.WaitForMetric("edgewise_call_memory_bytes", 0.0));
+}
+
+// CPU time, in ns, of this process's threads of that name.
+uint64_t CpuTimeOf(const std::string& name) {
+  uint64_t sum = 0;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string comm;
+    uint64_t ran = 0;
+    std::getline(std::ifstream(thread.path() / "comm"), comm);
+    std::ifstream(thread.path() / "schedstat") >> ran;
+    if (comm == name) sum += ran;
+  }
+  return sum;
+}
+
+// Loans of the engine's turns (queue.h): it does not wake for the calls of a client that is alone.
+TEST(HttpCallsTest, ThePortsThreadComputesForALoneClientAndTheEngineForSeveral) {
+  HttpServerFixture http;
+  HttpClient one(http.port()), other(http.port());
+  const std::string body = JsonOf(SmallRequest());
+  const auto engine_ran = [&](HttpClient& second) {
+    const uint64_t before = CpuTimeOf("engine");
+    for (int i = 0; i < 10; ++i) {
+      EXPECT_EQ(one.Post(kPredict, body).code, 200);
+      EXPECT_EQ(second.Post(kPredict, body).code, 200);
+    }
+    return CpuTimeOf("engine") != before;
+  };
+  EXPECT_TRUE(WaitUntil("loans", [&] { return !engine_ran(one); }));
+  EXPECT_TRUE(engine_ran(other));
 }
 
 TEST(HttpCallsTest, AFullQueueSaysWhenToComeAgain) {
