@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/decode/decoder.h"
 #include "kernels/cuda/device/cancel_flags.h"
 #include "kernels/cuda/device/device_array.h"
@@ -53,6 +54,7 @@ class CudaBackend : public Backend {
     if (!flags.ok()) return flags.status();
     cancel_flags_ = *std::move(flags);
     if (absl::Status status = Run("kernels", LoadKernels); !status.ok()) return status;
+    if (absl::Status status = CheckWideTiles(); !status.ok()) return status;
     return Run("event", [&] { return cudaEventCreateWithFlags(&throttle_, cudaEventDisableTiming); });
   }
 
@@ -296,6 +298,20 @@ class CudaBackend : public Backend {
   }
 
  private:
+  // FAILED_PRECONDITION: attention needs the code of sm_90a on this GPU, and the module has other code for it.
+  absl::Status CheckWideTiles() {
+    if (device_->sm() != 90) return absl::OkStatus();
+    absl::StatusOr<DeviceArray> array = Use([&] { return DeviceArray::Create(*device_, sizeof(bool)); });
+    if (!array.ok()) return array.status();
+    bool found = false;
+    absl::Status status = Run("wgmma", [&] { return HasWideTiles(device_->stream(), array->as<bool>()); });
+    if (status.ok()) status = Collect({{&found, array->data(), sizeof(found)}});
+    if (!status.ok() || found) return status;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the CUDA module has no code of sm_90a, which attention needs on ", device_->name(),
+                     "; build it with 90a-real among CMAKE_CUDA_ARCHITECTURES, and leave CUDA_FORCE_PTX_JIT unset"));
+  }
+
   absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, std::optional<Activation> gate,
                            ConstMatrix x, Matrix y, Phase phase) {
     return Use([&] {

@@ -38,6 +38,9 @@ cudaError_t AttendTiles(cudaStream_t stream, const DeviceCall& call);
 // tiles_wide.cu: the wide items, and the dense items that IsWideDense; on sm_90, in both precisions. AttendTiles calls
 // it.
 cudaError_t AttendWideTiles(cudaStream_t stream, const DeviceCall& call);
+// Sets *found, in device memory: whether the code that the device has loaded is that of sm_90a. Elsewhere the kernels
+// of AttendWideTiles are empty and leave their rows unwritten.
+cudaError_t HasWideTiles(cudaStream_t stream, bool* found);
 
 // DrawRounds::ForDrawn (rounds.h).
 using UseRound = std::function<cudaError_t(const DeviceCall&)>;

@@ -25,7 +25,19 @@ cudaError_t Attend(cudaStream_t stream, const TensorMap& keys, const TensorMap& 
                                       keys, values, call);
 }
 
+__global__ void FindWgmma(bool* found) {
+#ifdef EDGEWISE_HAS_WGMMA
+  *found = true;
+#else
+  *found = false;
+#endif
+}
+
 }  // namespace
+
+cudaError_t HasWideTiles(cudaStream_t stream, bool* found) {
+  return Launch(stream, 1, 1, 0, kLoaded<FindWgmma>, found);
+}
 
 cudaError_t AttendWideTiles(cudaStream_t stream, const DeviceCall& call) {
   if (!call.wide || call.num_wide_items + call.num_dense_items == 0) return cudaSuccess;
