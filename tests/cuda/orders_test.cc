@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "tests/cuda/emulator/emulator.h"
@@ -101,6 +102,25 @@ TEST_P(OrdersTest, ChangeNoByteOfTokens) {
     Values values;
     for (const ChosenToken& token : chosen) {
       values.push_back({static_cast<double>(token.id), token.log_probability});
+    }
+    return values;
+  });
+}
+
+// In the second call one choice goes on from the call before, and another goes on in the next.
+TEST_P(OrdersTest, ChangeNoByteOfTokensWhoseSamplesComeInSeveralCalls) {
+  constexpr int64_t kWords = 2100;
+  const TokenChoice choice = {.temperature = 1.0, .uniform = 0.3, .samples = 3};
+  ExpectSame([&](Backend& backend) {
+    const DeviceMatrix logits(backend, Random(6 * kWords, 1, 3.0f), 6, kWords);
+    const auto chooser = *backend.MakeTokenChooser(std::vector<TokenChoice>{choice, choice}, kWords);
+    for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 2}, {2, 3}, {5, 1}}) {
+      EXPECT_TRUE(backend.AddLogits(*chooser, logits.view().Rows(first, rows)).ok());
+    }
+    const std::vector<ChosenToken> chosen = *backend.ChosenTokens(*chooser);
+    Values values;
+    for (const ChosenToken& token : chosen) {
+      values.push_back({static_cast<double>(token.id), token.log_probability, token.mutual_information});
     }
     return values;
   });

@@ -102,8 +102,14 @@ absl::Status CudaTokenChooser::Add(Matrix logits) {
   cudaStream_t stream = device_->stream();
   cudaError_t error = SumLogits(stream, logits, all_rows, logits.rows, parts);
   if (error == cudaSuccess && !mixes.empty()) {
-    error = MixSamples(stream, logits, parts, staged_mixes, std::ssize(mixes), sums_.as<double>(),
-                       chosen_.as<ChosenToken>());
+    // One that goes on in the next call stores its sums where another may still read its own: a launch for each.
+    const int64_t later = std::ssize(mixes) > 1 && mixes.back().ends == 0 ? 1 : 0, now = std::ssize(mixes) - later;
+    const auto mix = [&](int64_t first, int64_t count) {
+      return MixSamples(stream, logits, parts, staged_mixes + first, count, sums_.as<double>(),
+                        chosen_.as<ChosenToken>());
+    };
+    error = mix(0, now);
+    if (error == cudaSuccess) error = mix(now, later);
     if (error == cudaSuccess) error = SumLogits(stream, logits, mixed_rows, std::ssize(mixed), parts);
   }
   if (error == cudaSuccess) {

@@ -52,7 +52,7 @@ struct TokenRow {
 cudaError_t SumLogits(cudaStream_t stream, ConstMatrix logits, const LogitRow* rows, int64_t count, LogitPart* parts);
 
 // Mixes the rows of each of `mixes`, by the parts of all rows of `logits`. `sums` [logits.columns]: the probabilities
-// of the one that goes on in the next call, or has begun before. `chosen`: of all choices.
+// of the one that goes on in the next call, or has begun before: not of both in one launch. `chosen`: of all choices.
 cudaError_t MixSamples(cudaStream_t stream, Matrix logits, const LogitPart* parts, const SampleRows* mixes,
                        int64_t count, double* sums, ChosenToken* chosen);
 
