@@ -3,6 +3,7 @@
 
     bench/gpu/sass.py --tools DIR [--objects DIR] [--compare FILE...] [--arch sm_90]
     bench/gpu/sass.py --tools DIR [--source DIR] --tiles [--kernel TEXT]
+    bench/gpu/sass.py --tools DIR [--objects DIR] --waits
 
 DIR holds cuobjdump, which CUDA's compiler packages lack; the PyPI package triton has it in triton/backends/nvidia/bin.
 
@@ -19,7 +20,9 @@ are left out. Two ways to count:
            of a warp go the same way, so everywhere but
     all    the loop's instructions, where the threads part and a warp goes all ways: of events, and of loops of a row
 
-The second form prints what one tile of keys takes in the tile kernels of the working tree --source.
+The second form prints what one tile of keys takes in the tile kernels of the working tree --source. The third prints
+how many loads of 16 bytes the kernels of a decoder's step begin before they wait for the kernel before
+(griddepcontrol.wait is ACQBULK).
 """
 
 import argparse
@@ -38,6 +41,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 OBJECTS = ROOT / "build/kernels/cuda/CMakeFiles/edgewise_cuda.dir"
 FILES = ["attention/draw_events.cu", "attention/draw_pairs.cu", "attention/rows.cu", "ops/memberships_split.cu"]
 TILES = "kernels/cuda/attention/tiles.cu"
+STEP = "decode/step.cu"
 FLAGS = ["-std=c++20", "-O3", "-fmad=false", "-cubin"]
 TILE_WORK = ("HMMA", "LDGSTS", "MUFU.EX2")
 MEMBERSHIP_WORK = ("HMMA", "MUFU.EX2", "FFMA", "LDG.E.128", "STG.E.128")
@@ -349,6 +353,21 @@ def print_tiles(options, folder):
               ", ".join(f"{kind} {number}" for kind, number in Count("", way).classes.items()))
 
 
+def loads_before_wait(code):
+    """None: the kernel does not wait."""
+    names = [operation(text) for _, text in code]
+    wait = next((i for i, name in enumerate(names) if name == "ACQBULK"), None)
+    return None if wait is None else sum(name.startswith("LDG.E.128") for name in names[:wait])
+
+
+def print_waits(options, folder):
+    for name, code in sorted(functions(dump_of(options.objects / f"{STEP}.o", options, folder)).items()):
+        loads = loads_before_wait(code)
+        if loads is not None:
+            short = re.search(r"([A-Z][a-z]+Kernel)(?:I(?:L[ib](\d+)E)?)?(?:\w*?(Halves|Neighbours))?", name)
+            print(f"{' '.join(filter(None, short.groups()))}: {loads}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tools", type=pathlib.Path, required=True)
@@ -358,6 +377,7 @@ def main():
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--tiles", action="store_true")
     parser.add_argument("--kernel", default="")
+    parser.add_argument("--waits", action="store_true")
     options = parser.parse_args()
     if not (options.tools / "cuobjdump").exists():
         sys.exit(f"sass.py: no cuobjdump in {options.tools}; pip install triton brings one")
@@ -366,6 +386,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         if options.tiles:
             print_tiles(options, folder)
+            return
+        if options.waits:
+            print_waits(options, folder)
             return
         objects = [options.objects / f"{file}.o" for file in FILES]
         for file in [*objects, *options.compare]:

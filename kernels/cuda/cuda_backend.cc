@@ -44,6 +44,7 @@ class CudaBackend : public Backend {
         attention_(*device_, bf16) {}
 
   ~CudaBackend() override {
+    device_->Use().IgnoreError();
     device_->Synchronize().IgnoreError();  // kernels may read cancel flags
     if (throttle_ != nullptr) cudaEventDestroy(throttle_);
   }

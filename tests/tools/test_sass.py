@@ -53,6 +53,12 @@ class SassTest(unittest.TestCase):
         classes = sass.Count("", self.outer.all()).classes
         self.assertEqual(classes, {"loads": 1, "stores": 1, "shuffles": 1, "mma": 1, "float": 2, "other": 3})
 
+    def test_loads_before_the_wait_are_those_of_16_bytes(self):
+        lines = ["LDG.E R2, [R2]", "@P0 LDG.E.128.CONSTANT R4, [R2]", "ACQBULK", "LDG.E.128 R8, [R2]"]
+        code = list(enumerate(lines))
+        self.assertEqual(sass.loads_before_wait(code), 1)
+        self.assertIsNone(sass.loads_before_wait(code[:2]))
+
     def test_without_tools_it_says_what_is_missing(self):
         with tempfile.TemporaryDirectory() as folder:
             done = subprocess.run([sys.executable, SCRIPT, "--tools", folder], capture_output=True, text=True)

@@ -25,23 +25,24 @@ constexpr int64_t kRowsAt = kAlignment;
 constexpr int64_t kWantedAt = kRowsAt + int64_t{kMostDecodedRows} * static_cast<int64_t>(sizeof(DecodeRow));
 constexpr int64_t kPagesAt = kWantedAt + int64_t{kMostDecodedRows} * static_cast<int64_t>(sizeof(int32_t));
 
-bool Takes(const Decoder& decoder) {
+bool Takes(const Device& device, const Decoder& decoder) {
   const DecoderLayer& first = decoder.layers[0];
   if (decoder.head_dim > kMostHeadDim || decoder.head_dim % 8 != 0) return false;
   for (const DecoderLayer& layer : decoder.layers) {
     for (const LinearWeights* weights : {layer.query_key_value, layer.output, layer.up, layer.down}) {
       if (!Of(weights).bf16 || Of(weights).in != Of(weights).in_padded) return false;
+      if (DecodeSharedBytes(Of(weights).in_padded) > device.shared_memory()) return false;
     }
     if (Of(layer.down).in != Of(first.down).in) return false;
   }
-  return Of(decoder.head).bf16;
+  return Of(decoder.head).bf16 && DecodeSharedBytes(Of(decoder.head).in_padded) <= device.shared_memory();
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PreparedDecoder>> CudaDecoder::Create(std::shared_ptr<Device> device,
                                                                      const Decoder& decoder) {
-  if (!Takes(decoder)) return nullptr;
+  if (!Takes(*device, decoder)) return nullptr;
   std::unique_ptr<CudaDecoder> made(new CudaDecoder(std::move(device), decoder));
   absl::Status status = made->TakeMemory();
   if (status.ok()) status = made->MakeGraphs();
@@ -107,6 +108,7 @@ absl::Status CudaDecoder::MakeGraphs() { return absl::OkStatus(); }
 #else
 
 CudaDecoder::~CudaDecoder() {
+  device_->Use().IgnoreError();
   for (cudaGraphExec_t graph : graphs_) {
     if (graph != nullptr) cudaGraphExecDestroy(graph);
   }

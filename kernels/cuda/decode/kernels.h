@@ -53,6 +53,9 @@ struct DecodeState {
   bool overlaps;   // a kernel may start before the one before has ended
 };
 
+// Bytes of shared memory that a block of a product takes, static memory included.
+int64_t DecodeSharedBytes(int64_t in_padded);
+
 // x = word + position; position null: none.
 cudaError_t DecodeEmbed(cudaStream_t stream, const DecodeState& state, int32_t rows, const float* word,
                         const float* position);

@@ -61,7 +61,7 @@ struct Halves {
   }
 };
 
-// The weights of kHeld runs of a warp.
+// The weights of kHeld runs of a warp. Not by __ldg: ptxas moves loads of data that is only read behind Wait.
 struct HeldWeights {
   uint4 at[kHeld];
 };
@@ -75,7 +75,7 @@ __device__ inline void LoadWeights(const DecodeProduct& product, const RowsOfTil
   for (int i = 0; i < kHeld; ++i) {
     const int column = (first_run + i * kWarps) * kRun + lane % 4 * 8;
     to.at[i] = row < product.out && column < product.in_padded
-                   ? __ldg(reinterpret_cast<const uint4*>(product.weight + int64_t{row} * product.in_padded + column))
+                   ? *reinterpret_cast<const uint4*>(product.weight + int64_t{row} * product.in_padded + column)
                    : make_uint4(0, 0, 0, 0);
   }
 }

@@ -130,6 +130,11 @@ cudaError_t LaunchProduct(cudaStream_t stream, const DecodeState& state, int32_t
 
 }  // namespace
 
+int64_t DecodeSharedBytes(int64_t in_padded) {
+  const size_t sums = sizeof(float) * decode::kWarps * decode::kRows * decode::kTile;
+  return static_cast<int64_t>(decode::SharedBytes(static_cast<int>(in_padded)) + sums);
+}
+
 cudaError_t DecodeEmbed(cudaStream_t stream, const DecodeState& state, int32_t rows, const float* words,
                         const float* positions) {
   // Behind what is no part of the step: a plain launch.
