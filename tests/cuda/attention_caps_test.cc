@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/attention/age_select.h"
 #include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/attention/rank.cuh"
 #include "kernels/reference/reference.h"
 #include "tests/cuda/device_case.h"
 #include "tests/cuda/emulator/emulator.h"
@@ -24,6 +25,34 @@ using testing::CapOf;
 using testing::DeviceCase;
 using testing::DeviceCopies;
 using testing::Get;
+
+// found: Total; bin, count and before of Find.
+__global__ void __launch_bounds__(kSearchThreads) FindRank(const BinCount* counts, uint64_t rank, uint64_t* found) {
+  __shared__ Search search;
+  const uint64_t total = Total(counts, search);
+  Find(counts, rank, search);
+  if (threadIdx.x != 0) return;
+  found[0] = total;
+  found[1] = search.bin;
+  found[2] = search.count;
+  found[3] = search.before;
+}
+
+TEST(SelectKeptTest, MoreEdgesThan32BitsCountMayHaveOneRate) {
+  std::vector<BinCount> counts(kAgeBuckets);
+  counts[7] = 3;
+  counts[9] = BinCount{1} << 33;
+  counts[60000] = 5;
+  const auto found = [&](uint64_t rank) {
+    DeviceCopies memory;
+    uint64_t* const to = memory.Put(std::vector<uint64_t>(4));
+    EXPECT_EQ(Launch(nullptr, 1, kSearchThreads, 0, FindRank, memory.Put(counts), rank, to), cudaSuccess);
+    return Get(to, 4);
+  };
+  const uint64_t many = counts[9];
+  EXPECT_EQ(found(many + 2), (std::vector<uint64_t>{many + 8, 9, many, 3}));
+  EXPECT_EQ(found(many + 3), (std::vector<uint64_t>{many + 8, 60000, 5, many + 3}));
+}
 
 // A drawn edge in the order in which caps keep them.
 using Key = std::tuple<double, int32_t, int32_t, int32_t, int32_t>;  // age, problem, head, query, key

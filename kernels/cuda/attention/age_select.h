@@ -18,6 +18,7 @@
 namespace edgewise::cuda {
 
 inline constexpr uint32_t kAgeBuckets = 1u << 16;  // and parts of a bucket
+using BinCount = unsigned long long;               // in a bucket: more than 2^32 edges may have one rate
 inline constexpr int kAgeBucketShift = 15;         // an age of an event, in 2^-31, is in the bucket age >> 15
 
 // The tick of an age: floor(age * 2^32), exact and monotone. An age of 1 or more (by rounding only) is in the last one.

@@ -45,14 +45,14 @@ __device__ bool BeginsWithDigits(const CapState& state, CapRule keep, const Aged
 struct CapScratch {
   int64_t first, count;
   CapState* states;  // [count]
-  uint32_t* counts;  // [count, kAgeBuckets]
+  BinCount* counts;  // [count, kAgeBuckets]
 
   __device__ CapState& StateOf(int64_t cap) const { return states[cap - first]; }
-  __device__ uint32_t* CountsOf(int64_t cap) const { return counts + (cap - first) * kAgeBuckets; }
+  __device__ BinCount* CountsOf(int64_t cap) const { return counts + (cap - first) * kAgeBuckets; }
   // The list takes the place of the counts when these have been read.
   __device__ AgedEdge* ListOf(int64_t cap) const { return reinterpret_cast<AgedEdge*>(CountsOf(cap)); }
 };
-static_assert(kMaxListed * sizeof(AgedEdge) <= kAgeBuckets * sizeof(uint32_t));
+static_assert(kMaxListed * sizeof(AgedEdge) <= kAgeBuckets * sizeof(BinCount));
 
 // The problem draws, under one of these caps.
 __device__ bool IsCapped(const DeviceProblem& problem, const CapScratch& scratch) {
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kSearchThreads)
   __shared__ Search search;
   const int64_t index = scratch.first + blockIdx.x;
   DeviceCap& cap = call.caps[index];
-  uint32_t* counts = scratch.CountsOf(index);
+  BinCount* counts = scratch.CountsOf(index);
   const auto drawn = static_cast<double>(Total(counts, search));
   const auto allowed = static_cast<double>(AllowedDrawn(cap.max_edges, cap.ledger, cap.share, cap.undrawn));
   const double want = 1.25 * allowed + kLimitDeviations * sqrt(kRowsPerItem * (allowed + kRowsPerItem));
@@ -111,8 +111,9 @@ __global__ void __launch_bounds__(kRowThreads) CountEdges(const __grid_constant_
     const bool first = state.known == 0;
     const CapRule keep = cap.cut.keep;
     const uint32_t end = first && keep == CapRule::kRandom ? cap.limit >> kAgeBucketShift : ~0u;
-    uint32_t* counts = scratch.CountsOf(problem.cap);
-    uint32_t last = 0, equal = 0;  // neighbouring edges of one digit are added at once: the rates of many may be equal
+    BinCount* counts = scratch.CountsOf(problem.cap);
+    uint32_t last = 0;
+    BinCount equal = 0;  // neighbouring edges of one digit are added at once: the rates of many may be equal
     unsigned forced = ForDrawn(call, problem, item, [&](int32_t query, int32_t key, const uint32_t* age) {
       const AgedEdge edge = PlaceOf(call, problem, item, keep, query, key, age);
       if (!BeginsWithDigits(state, keep, edge)) return;
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(kSearchThreads)
   const int32_t digit = state.known;
   const unsigned long long forced = state.forced;
   uint64_t rank = state.rank;
-  uint32_t* counts = scratch.CountsOf(index);
+  BinCount* counts = scratch.CountsOf(index);
   const uint64_t drawn = Total(counts, search);
   const auto clear = [&] {
     for (uint32_t i = threadIdx.x; i < kAgeBuckets; i += kSearchThreads) counts[i] = 0;
@@ -262,6 +263,7 @@ __global__ void __launch_bounds__(kRowThreads) KeepRows(const __grid_constant__ 
                                              {cut.age_bits, cut.order}));
           const uint32_t them = __ballot_sync(kWholeWarp, keep);
           const int32_t to = kept + __popc(them & ((1u << lane) - 1));
+          __syncwarp(kWholeWarp);  // all have read: a ballot does not order memory
           if (keep) keys[to] = flagged;
           if (keep) ages[to] = age;
           kept += __popc(them);
@@ -284,7 +286,7 @@ __global__ void __launch_bounds__(kRowThreads) KeepRows(const __grid_constant__ 
 }  // namespace
 
 int64_t CapScratchBytes(int64_t num_caps) {
-  return std::min(num_caps, kMaxCapsAtOnce) * static_cast<int64_t>(sizeof(CapState) + kAgeBuckets * sizeof(uint32_t));
+  return std::min(num_caps, kMaxCapsAtOnce) * static_cast<int64_t>(sizeof(CapState) + kAgeBuckets * sizeof(BinCount));
 }
 
 cudaError_t SelectKept(cudaStream_t stream, const DeviceCall& call, bool by_rate, void* scratch,
@@ -295,7 +297,7 @@ cudaError_t SelectKept(cudaStream_t stream, const DeviceCall& call, bool by_rate
   for (int64_t first = 0; first < call.num_caps && error == cudaSuccess; first += kMaxCapsAtOnce) {
     const int64_t count = std::min(call.num_caps - first, kMaxCapsAtOnce);
     auto* states = static_cast<CapState*>(scratch);
-    const CapScratch work = {first, count, states, reinterpret_cast<uint32_t*>(states + count)};
+    const CapScratch work = {first, count, states, reinterpret_cast<BinCount*>(states + count)};
     error = cudaMemsetAsync(scratch, 0, static_cast<size_t>(CapScratchBytes(count)), stream);
     const auto search = [&](int threads, void (*kernel)(DeviceCall, CapScratch)) {
       if (error == cudaSuccess) error = Launch(stream, count, threads, 0, kernel, call, work);

@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, 3) DrawLists(const __gr
 // The ages of one row of each item under a cap of first..first + count - 1 that keeps random edges, as counts of
 // buckets [count, kAgeBuckets]. The row stands for all of its item.
 __global__ void __launch_bounds__(kMostWarps* kWarpSize)
-    CountSample(const __grid_constant__ DeviceCall call, int64_t first, int64_t count, uint32_t* counts) {
+    CountSample(const __grid_constant__ DeviceCall call, int64_t first, int64_t count, BinCount* counts) {
   __shared__ OpenEvent queues[kMostWarps][EventRow::kQueue];
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int64_t index = int64_t{blockIdx.x} * kMostWarps + warp;
@@ -191,15 +191,15 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   const DrawnPairs pairs(call, problem, item.head);
   EventRow events(call, problem, call.event_heads[problem.event_head + item.head], pairs, queues[warp]);
   const uint32_t row = (static_cast<uint32_t>(index) * 0x9E3779B9u >> 16) % static_cast<uint32_t>(item.queries);
-  uint32_t* of_cap = counts + (problem.cap - first) * kAgeBuckets;
+  BinCount* of_cap = counts + (problem.cap - first) * kAgeBuckets;
   events.ForAccepted(item.first_query + static_cast<int32_t>(row), kEventAgeOne, [&](int32_t, uint32_t age) {
-    atomicAdd(of_cap + (age >> kAgeBucketShift), static_cast<uint32_t>(item.queries));
+    atomicAdd(of_cap + (age >> kAgeBucketShift), static_cast<BinCount>(item.queries));
   });
 }
 
 }  // namespace
 
-cudaError_t SampleAges(cudaStream_t stream, const DeviceCall& call, int64_t first, int64_t count, uint32_t* counts) {
+cudaError_t SampleAges(cudaStream_t stream, const DeviceCall& call, int64_t first, int64_t count, BinCount* counts) {
   return Launch(stream, (call.num_row_items + kMostWarps - 1) / kMostWarps, kMostWarps * kWarpSize, 0,
                 kLoaded<CountSample>, call, first, count, counts);
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "kernels/cuda/attention/age_select.h"
 #include "kernels/cuda/attention/call.h"
 
 namespace edgewise::cuda {
@@ -23,7 +24,7 @@ inline constexpr int64_t kSharedApart = 13 << 10;
 cudaError_t DrawEventHeads(cudaStream_t stream, const DeviceCall& call, int64_t shared_memory);
 // Adds the ages of a sample of the events under the caps first..first + count - 1 to counts [count, kAgeBuckets]. A cap
 // by rate gets none.
-cudaError_t SampleAges(cudaStream_t stream, const DeviceCall& call, int64_t first, int64_t count, uint32_t* counts);
+cudaError_t SampleAges(cudaStream_t stream, const DeviceCall& call, int64_t first, int64_t count, BinCount* counts);
 
 // draw_pairs.cu: draws the other heads into bits; what the cuts of their caps keep. `again`: bits under a cap that were
 // in memory before the round, too, since cuts have been settled.
@@ -51,7 +52,7 @@ using DrawPass = std::function<cudaError_t(Draws draws, bool again, const UseRou
 // `scratch`: CapScratchBytes(num_caps) bytes.
 cudaError_t SelectKept(cudaStream_t stream, const DeviceCall& call, bool by_rate, void* scratch,
                        const DrawPass& for_drawn);
-inline constexpr int64_t kMaxCapsAtOnce = 128;
+inline constexpr int64_t kMaxCapsAtOnce = 64;
 int64_t CapScratchBytes(int64_t num_caps);
 // Leaves the edges that the cuts drop out of the round's lists. `count`: adds edges and isolated queries to the counts
 // of their heads, once in all passes; after that IsDenseHead is known.

@@ -16,7 +16,7 @@ inline constexpr int kSearchThreads = 1024;  // of a block that calls Total and 
 inline constexpr int kSearchWarps = kSearchThreads / kWarpSize;
 inline constexpr int kSelectThreads = 256;  // of a block that calls Select
 inline constexpr uint32_t kBinsPerWarp = kAgeBuckets / kSearchWarps;
-inline constexpr uint32_t kBinsPerStep = 4 * kWarpSize;  // 16 bytes a thread
+inline constexpr uint32_t kBinsPerStep = 4 * kWarpSize;
 
 // The lane that has the element of rank `rank`, where each lane of a warp has `mine`, in the order of lanes; kWarpSize
 // if there are not that many. `before`: elements of earlier lanes. `all`: elements of the warp.
@@ -39,21 +39,22 @@ struct Search {
   uint64_t warp_sums[kSearchWarps];  // elements in its kBinsPerWarp bins
   // Set by Find.
   uint32_t bin;
-  uint32_t count;   // elements in the bin
+  uint64_t count;   // elements in the bin
   uint64_t before;  // elements in earlier ones
 };
 
-__device__ inline const uint4* BinsOf(const uint32_t* counts, uint32_t warp, uint32_t step) {
-  return reinterpret_cast<const uint4*>(counts + warp * kBinsPerWarp + step * kBinsPerStep) + threadIdx.x % kWarpSize;
+// Four bins of this thread.
+__device__ inline const BinCount* BinsOf(const BinCount* counts, uint32_t warp, uint32_t step) {
+  return counts + warp * kBinsPerWarp + step * kBinsPerStep + threadIdx.x % kWarpSize * 4;
 }
 
 // Elements in all bins, known to all threads.
-__device__ inline uint64_t Total(const uint32_t* counts, Search& search) {
+__device__ inline uint64_t Total(const BinCount* counts, Search& search) {
   const uint32_t warp = threadIdx.x / kWarpSize;
   uint64_t sum = 0;
   for (uint32_t step = 0; step < kBinsPerWarp / kBinsPerStep; ++step) {
-    const uint4 bins = *BinsOf(counts, warp, step);
-    sum += static_cast<uint64_t>(bins.x) + bins.y + bins.z + bins.w;
+    const BinCount* const bins = BinsOf(counts, warp, step);
+    sum += bins[0] + bins[1] + bins[2] + bins[3];
   }
   for (int step = kWarpSize / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
   if (threadIdx.x % kWarpSize == 0) search.warp_sums[warp] = sum;
@@ -64,15 +65,14 @@ __device__ inline uint64_t Total(const uint32_t* counts, Search& search) {
 }
 
 // Finds the bin of the element of rank `rank` < Total, which has been called. All threads may read `search` afterwards.
-__device__ inline void Find(const uint32_t* counts, uint64_t rank, Search& search) {
+__device__ inline void Find(const BinCount* counts, uint64_t rank, Search& search) {
   const uint32_t warp = threadIdx.x / kWarpSize;
   uint64_t before = 0;
   for (uint32_t w = 0; w < warp; ++w) before += search.warp_sums[w];
   if (before <= rank && rank < before + search.warp_sums[warp]) {  // one warp
     for (uint32_t step = 0; step < kBinsPerWarp / kBinsPerStep; ++step) {
-      const uint4 four = *BinsOf(counts, warp, step);
-      const uint32_t bins[4] = {four.x, four.y, four.z, four.w};
-      const uint64_t mine = static_cast<uint64_t>(four.x) + four.y + four.z + four.w;
+      const BinCount* const bins = BinsOf(counts, warp, step);
+      const uint64_t mine = bins[0] + bins[1] + bins[2] + bins[3];
       uint64_t earlier, all;
       const int found = LaneOfRank(mine, rank - before, &earlier, &all);
       if (found == kWarpSize) {

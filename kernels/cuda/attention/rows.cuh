@@ -92,6 +92,7 @@ __device__ inline int32_t ForBatches(const DeviceProblem& problem, const RowEdge
   const int lane = static_cast<int>(threadIdx.x % kWarpSize);
   int size = 0;
   int32_t taken = 0;
+  __syncwarp(kWholeWarp);  // the list of the row before has been read
 #pragma unroll 1
   for (int32_t from = 0; !edges.Done(from);) {
     if (CancelledForWarp(problem)) return -1;
