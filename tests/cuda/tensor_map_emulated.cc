@@ -4,7 +4,8 @@
 namespace edgewise::cuda {
 
 cudaError_t MakeTensorMap(const Matrices& of, TensorMap& map) {
-  if (reinterpret_cast<uintptr_t>(of.data) % 16 != 0 || of.row_stride % 8 != 0 || of.matrix_stride % 8 != 0) {
+  if (reinterpret_cast<uintptr_t>(of.data) % 16 != 0 || of.row_stride % 8 != 0 ||
+      of.matrix_stride % of.row_stride != 0) {
     return cudaErrorInvalidValue;
   }
   map = {of.data, of.columns, of.rows, of.count, of.row_stride, of.matrix_stride};

@@ -45,10 +45,13 @@ cudaError_t AttendWideTiles(cudaStream_t stream, const DeviceCall& call) {
   cudaError_t error = cudaSuccess;
   if (call.bf16) {
     const int64_t columns = call.head_dim, rows = call.key_rows, heads = call.num_heads / call.heads_of_key;
-    error = MakeTensorMap({call.k16, columns, rows, heads, call.k16_stride, call.k16_head_stride}, keys);
-    if (error == cudaSuccess) {
-      error = MakeTensorMap({call.v16, columns, rows, heads, call.v16_stride, call.v16_head_stride}, values);
-    }
+    const auto map_of = [&](const __nv_bfloat16* data, int64_t stride, int64_t head_stride, TensorMap& map) {
+      const Matrices apart = {data, columns, rows, heads, stride, head_stride};
+      const Matrices in_rows = {data, heads * columns, rows, 1, stride, rows * stride};
+      return MakeTensorMap(tiles_wide::HeadsLieInRows(call) ? in_rows : apart, map);
+    };
+    error = map_of(call.k16, call.k16_stride, call.k16_head_stride, keys);
+    if (error == cudaSuccess) error = map_of(call.v16, call.v16_stride, call.v16_head_stride, values);
   }
   if (error == cudaSuccess) error = Attend<tiles_wide::Limits>(stream, keys, values, call);
   return error == cudaSuccess ? Attend<tiles_wide::Bits>(stream, keys, values, call) : error;

@@ -172,12 +172,20 @@ __device__ inline void LoadQueries(const DeviceCall& call, const DeviceProblem& 
   }
 }
 
+// A row of keys, and of values, has those of all heads side by side: one matrix of all heads' columns. (A map of a
+// matrix for each head would have strides that do not grow, which is not documented to work.)
+EDGEWISE_HOST_DEVICE inline bool HeadsLieInRows(const DeviceCall& call) {
+  return call.k16_head_stride < call.k16_stride;
+}
+
 // By one thread: copies the item's keys and values, a tile at a time.
 template <int kDim>
 __device__ inline void CopyTiles(const TensorMap& keys, const TensorMap& values, const DeviceCall& call,
                                  const DeviceProblem& problem, const TileItem& item, int tiles, Shared<kDim>& shared) {
   using Of = Shared<kDim>;
   const auto key_head = static_cast<int32_t>(KeyHead(call, item.head));
+  const bool in_rows = HeadsLieInRows(call);
+  const int first_column = in_rows ? key_head * kDim : 0, matrix = in_rows ? 0 : key_head;
   for (int tile = 0; tile < tiles; ++tile) {
     const int stage = tile % kStages, phase = tile / kStages % 2;
     const auto copy = [&](const TensorMap& map, typename Of::Tile& to, SharedBarrier& free, SharedBarrier& full) {
@@ -190,7 +198,7 @@ __device__ inline void CopyTiles(const TensorMap& keys, const TensorMap& values,
         const int64_t row = problem.first_row + (item.keys == nullptr ? place : item.keys[place]);
 #pragma unroll
         for (int block = 0; block < Of::kColumnBlocks; ++block) {
-          CopyBox(map, block * kMapColumns, row, key_head, to[block][run * kMapRows], full);
+          CopyBox(map, first_column + block * kMapColumns, row, matrix, to[block][run * kMapRows], full);
         }
       }
     };

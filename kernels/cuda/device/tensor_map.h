@@ -28,7 +28,7 @@ struct Matrices {
   int64_t columns, rows, count;
   int64_t row_stride, matrix_stride;
 };
-// All is 16-byte aligned. Any thread.
+// All is 16-byte aligned, and matrix_stride a multiple of row_stride. Any thread.
 cudaError_t MakeTensorMap(const Matrices& of, TensorMap& map);
 
 }  // namespace edgewise::cuda
