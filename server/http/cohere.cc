@@ -46,7 +46,7 @@ absl::Status CheckFields(const http::CohereRerank& body, const ModelConfig& conf
     return absl::InvalidArgumentError(absl::StrCat("priority is ", body.priority(), "; allowed is 0"));
   }
   REFUSE_IF(body.has_top_n() && body.top_n() == 0, "top_n", "is 0; allowed are 1 and more");
-  RETURN_IF_ERROR(CheckWritesNothing(body.edgewise()));
+  RETURN_IF_ERROR(CheckTei(body.edgewise()));
   return absl::OkStatus();
 }
 
@@ -109,8 +109,10 @@ void Rerank(const TeiCall& call) {
     texts->Clear();
     kept = 0;
   }
+  TeiCall named = call;
+  named.name_of = [](int64_t input) { return absl::StrCat("documents[", input, "]"); };
   StartTeiPredict(
-      call, request,
+      named, request,
       [body, texts, model = chosen.loaded](const v1::PredictResponse& response) {
         return BodyOf(response, model->model->config(), *body, *texts);
       },

@@ -91,7 +91,12 @@ class Reader final : public nlohmann::json_sax<json> {
     const Descriptor& type = *top.message->GetDescriptor();
     top.field = type.FindFieldByName(key);
     if (top.field == nullptr && dialect_ == JsonDialect::kProtobuf) top.field = type.FindFieldByCamelcaseName(key);
-    if (top.field == nullptr) return FailAt(Path(key), "is no field that is taken here");
+    if (top.field == nullptr) {
+      const FieldDescriptor* ours = type.FindFieldByName("edgewise");
+      const bool there = ours != nullptr && ours->message_type() == http::Options::descriptor() &&
+                         ours->message_type()->FindFieldByName(key) != nullptr;
+      return FailAt(Path(key), absl::StrCat("is no field that is taken here", there ? "; it is in edgewise" : ""));
+    }
     if (std::find(top.seen.begin(), top.seen.end(), top.field) != top.seen.end()) return Fail("is given twice");
     top.seen.push_back(top.field);
     const auto* oneof = top.field->real_containing_oneof();

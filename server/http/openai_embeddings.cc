@@ -40,6 +40,9 @@ absl::StatusOr<v1::PredictRequest> ParseEmbeddings(const http::OpenAiEmbeddings&
   for (const v1::TokenIds& ids : body.input().ids()) {
     *request.add_inputs()->mutable_sequence()->mutable_token_ids() = ids;
   }
+  for (v1::Input& input : *request.mutable_inputs()) {
+    input.mutable_sequence()->set_truncate(body.edgewise().truncate());
+  }
   REFUSE_IF(request.inputs().empty(), "input", "is missing or empty");
   return request;
 }

@@ -187,10 +187,15 @@ absl::StatusOr<GenerationPlan> ParseGeneration(http::OpenAiGeneration& body, boo
   plan.echo = body.echo();
   REFUSE_IF(plan.echo && chat, "echo", "is of /v1/completions; a chat has no prompt to repeat");
   REFUSE_IF(plan.echo && body.stream(), "echo", "is set beside stream; leave one of them out");
+  const v1::Truncate truncate = body.edgewise().truncate();
+  REFUSE_IF(truncate != v1::REFUSE && chat, "edgewise.truncate", "is of /v1/completions; a chat is not cut");
+  REFUSE_IF(truncate != v1::REFUSE && plan.echo, "edgewise.truncate",
+            "is set beside echo, which repeats the whole prompt; leave one of them out");
   if (chat) {
     RETURN_IF_ERROR(SetMessages(body, request));
   } else {
     ASSIGN_OR_RETURN(plan.prompts, TakePrompts(body));
+    for (v1::Sequence& prompt : plan.prompts) prompt.set_truncate(truncate);
   }
   const uint64_t n = body.has_n() ? body.n() : 1, prompts = std::max<uint64_t>(1, plan.prompts.size());
   REFUSE_IF(n < 1 || n * prompts > kMostChoices, "n", "is ", n, " for ", prompts, " prompts; allowed are 1 to ",

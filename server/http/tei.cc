@@ -5,6 +5,7 @@
 #include <set>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/field_error.h"
@@ -47,6 +48,25 @@ std::string ReportOf(const v1::PredictResponse& response) {
   json.Key("capped").Bool(capped).Key("seed").Unsigned(response.seed());
   json.Key("degraded").Bool(response.has_degraded()).EndObject();
   return json.Take();
+}
+
+// "inputs[1].sequence.text" is what name_of makes of 1; of a pair both texts are.
+std::string NameHere(const std::string& field, std::string (*name_of)(int64_t input)) {
+  const size_t index = std::string_view("inputs[").size(), end = field.find(']');
+  int64_t input = 0;
+  if (!absl::StartsWith(field, "inputs[") || end == std::string::npos ||
+      !absl::SimpleAtoi(field.substr(index, end - index), &input)) {
+    return NameInBody(field);
+  }
+  std::string rest = field.substr(end + 1);
+  for (const char* text : {".sequence", ".second"}) {
+    if (absl::StartsWith(rest, text)) rest.erase(0, std::string_view(text).size());
+  }
+  if (absl::StartsWith(rest, ".prompt_name")) return rest.substr(1);
+  for (const char* content : {".text", ".token_ids"}) {
+    if (absl::StartsWith(rest, content)) rest.erase(0, std::string_view(content).size());
+  }
+  return name_of(input) + rest;
 }
 
 }  // namespace
@@ -130,14 +150,23 @@ void StartTeiPredict(const TeiCall& call, v1::PredictRequest& request,
   auto response = std::make_shared<v1::PredictResponse>();
   Ticket ticket = TicketOf(*exchange, Rpc::kPredict, exchange->memory);
   ticket.response = response.get();
-  ticket.reply = [exchange, response, write = std::move(write), code_of, kept_bytes](absl::Status status) {
+  ticket.reply = [exchange, response, write = std::move(write), code_of, kept_bytes,
+                  name_of = call.name_of](absl::Status status) {
     if (status.ok()) status = exchange->ExpectJson(response->ByteSizeLong() + kept_bytes);
-    if (!status.ok()) return exchange->Refuse(HttpRefusal{code_of(status), Renamed(status, NameInBody)});
+    if (!status.ok()) {
+      status = Renamed(status, [&](const std::string& field) { return NameHere(field, name_of); });
+      return exchange->Refuse(HttpRefusal{code_of(status), status});
+    }
     exchange->Answer({.body = write(*response), .fields = {{"X-Edgewise", ReportOf(*response)}}});
   };
   MemoryHold held;  // the reply may come before the return, on another thread
   if (kept_bytes == 0) held = std::move(exchange->body_memory);
   call.parts.handler.Start(request, std::move(ticket));
+}
+
+absl::Status CheckTei(const http::Options& options) {
+  REFUSE_IF(options.truncate() != v1::REFUSE, "edgewise.truncate", "is of /v1/embeddings and /v1/completions");
+  return CheckWritesNothing(options);
 }
 
 HttpRefusal CheckCount(const TeiCall& call, int count, const char* field) {

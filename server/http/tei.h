@@ -57,6 +57,8 @@ struct TeiCall {
   CallParts& parts;
   std::shared_ptr<Exchange> exchange;
   std::string model;  // that the path names; empty: the body may
+  // The name that the body has for an input of the request, for errors.
+  std::string (*name_of)(int64_t input) = [](int64_t input) { return absl::StrCat("inputs[", input, "]"); };
 };
 
 // Reads the body into `body`, whose field `model` becomes that of the path where there is one. False: it was refused.
@@ -71,6 +73,8 @@ void StartTeiPredict(const TeiCall& call, v1::PredictRequest& request,
                      std::function<std::string(const v1::PredictResponse&)> write,
                      int (*code_of)(const absl::Status&) = TeiCodeOf, uint64_t kept_bytes = 0);
 
+// Refuses the options that are for generations, and the cut of texts, which is a field of its own here.
+absl::Status CheckTei(const http::Options& options);
 // Refuses more inputs than a request may have: 413.
 HttpRefusal CheckCount(const TeiCall& call, int count, const char* field);
 // Counts inputs of `bytes`, before a text that they share is copied to each, and `more` beside them.

@@ -25,7 +25,7 @@ absl::StatusOr<v1::Truncate> TruncateOf(bool truncate, const std::string& direct
 }
 
 absl::Status SetCommon(const http::Options& options, const ModelName& model, v1::PredictRequest& request) {
-  RETURN_IF_ERROR(CheckWritesNothing(options));
+  RETURN_IF_ERROR(CheckTei(options));
   request.set_model(model.name);
   request.set_version(model.version);
   return SetOptions(options, request);
@@ -163,7 +163,11 @@ void Similarity(const TeiCall& call) {
     return SetTexts(body.parameters(), call, request);
   };
   if (!Prepare(call, body, kUses, chosen, request, fill)) return;
-  StartTeiPredict(call, request, [](const v1::PredictResponse& response) {
+  TeiCall named = call;
+  named.name_of = [](int64_t input) {
+    return input == 0 ? std::string("inputs.source_sentence") : absl::StrCat("inputs.sentences[", input - 1, "]");
+  };
+  StartTeiPredict(named, request, [](const v1::PredictResponse& response) {
     JsonOut json;
     json.BeginArray();
     for (int i = 1; i < response.predictions_size(); ++i) {
@@ -276,8 +280,10 @@ void Rerank(const TeiCall& call) {
   uint64_t kept = 0;
   if (body.return_text()) texts->Swap(body.mutable_texts());
   for (const std::string& text : *texts) kept += 1 + text.size();
+  TeiCall named = call;
+  named.name_of = [](int64_t input) { return absl::StrCat("texts[", input, "]"); };
   StartTeiPredict(
-      call, request,
+      named, request,
       [texts, raw = body.raw_scores(), model = chosen.loaded](const v1::PredictResponse& response) {
         JsonOut json;
         json.BeginArray();

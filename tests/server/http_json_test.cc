@@ -91,6 +91,7 @@ TEST(JsonInTest, AnotherValueNamesItsField) {
            {R"({"messages":[null]})", "messages[0]", "is null; it must be left out"},
            {R"({"edgewise":{"max_density":"x"}})", "edgewise.max_density", "must be a number"},
            {R"({"maxTokens":5})", "maxTokens", "is no field that is taken here"},
+           {R"({"top_k":5})", "top_k", "is no field that is taken here; it is in edgewise"},
            {R"({"metadata":{"a":1,"a":2}})", "metadata", "has the field \"a\" twice"},
        }) {
     const absl::Status status = ReadBody(text);

@@ -68,6 +68,28 @@ TEST_F(OpenAiEmbeddingsTest, DimensionsAndTokensAreTaken) {
   EXPECT_EQ(alone["usage"]["prompt_tokens"], 2);
 }
 
+TEST_F(OpenAiEmbeddingsTest, LongInputsAreRefusedOrCut) {
+  std::string text = "red";
+  for (int i = 0; i < 50; ++i) text += " cat";
+  json body = {{"model", "old_last_token"}, {"input", {"a", text}}, {"edgewise", {{"seed", 1}}}};
+  const HttpReply refused = http_.Post("/v1/embeddings", body);
+  EXPECT_EQ(refused.code, 400);
+  EXPECT_EQ(json::parse(refused.body)["error"]["param"], "input[1]");
+  for (const v1::Truncate truncate : {v1::HEAD, v1::TAIL}) {
+    v1::PredictRequest request;
+    request.set_model("old_last_token");
+    request.add_inputs()->mutable_sequence()->set_text(text);
+    request.mutable_inputs(0)->mutable_sequence()->set_truncate(truncate);
+    request.mutable_ensemble()->set_seed(1);
+    v1::PredictResponse expected;
+    ASSERT_TRUE(http_.server.Predict(request, expected).ok());
+    body["input"] = text;
+    body["edgewise"]["truncate"] = v1::Truncate_Name(truncate);
+    const json answer = http_.Answer("/v1/embeddings", body);
+    EXPECT_EQ(answer["data"][0]["embedding"].get<std::vector<float>>(), Of(expected, 0));
+  }
+}
+
 TEST_F(OpenAiEmbeddingsTest, WhatIsNotTakenIsNamed) {
   const auto param = [&](const json& more) {
     json body = {{"model", "old_last_token"}, {"input", "x"}};

@@ -149,6 +149,26 @@ TEST_F(OpenAiTest, WithoutAMaximumATextEndsWithTheContext) {
   EXPECT_THAT(answer["choices"][0]["finish_reason"], ::testing::AnyOf("length", "stop"));
 }
 
+TEST_F(OpenAiTest, ALongPromptIsRefusedOrCutAndAChatIsNotCut) {
+  std::string text = "red";
+  for (int i = 0; i < 50; ++i) text += " cat";
+  json body = {{"model", kModel}, {"prompt", text}, {"max_tokens", 1}, {"seed", 7}};
+  EXPECT_EQ(http_.Post("/v1/completions", body).code, 400);
+  body["edgewise"] = {{"truncate", "HEAD"}};
+  v1::GenerateRequest request = Sampled(7, 1);
+  request.mutable_prompt()->set_text(text);
+  request.mutable_prompt()->set_truncate(v1::HEAD);
+  EXPECT_EQ(http_.Answer("/v1/completions", body)["choices"][0]["text"], Written(request));
+  body["echo"] = true;
+  json chat = Chat();
+  chat["edgewise"] = body["edgewise"];
+  for (const auto& [path, refused] : {std::pair("/v1/completions", body), {"/v1/chat/completions", chat}}) {
+    const HttpReply reply = http_.Post(path, refused);
+    EXPECT_EQ(reply.code, 400);
+    EXPECT_EQ(json::parse(reply.body)["error"]["param"], "edgewise.truncate") << reply.body;
+  }
+}
+
 TEST_F(OpenAiTest, ContentMayComeInPartsAndFromADeveloper) {
   const auto write = [&](const json& messages) {
     json body = Chat();

@@ -124,7 +124,7 @@ TEST_F(TeiTest, TruncateCutsTheEndOrTheBeginning) {
   std::string text = "red";
   for (int i = 0; i < 50; ++i) text += " cat";
   json body = {{"model", "mean"}, {"inputs", text}, {"normalize", false}};
-  EXPECT_THAT(Refused(422, "/embed", body), HasSubstr("inputs[0].sequence.text"));
+  EXPECT_THAT(Refused(422, "/embed", body), ::testing::StartsWith("inputs[0] has more than"));
   body["truncate"] = true;
   v1::PredictRequest request = Texts("mean", {text});
   request.mutable_inputs(0)->mutable_sequence()->set_truncate(v1::TAIL);
@@ -134,6 +134,23 @@ TEST_F(TeiTest, TruncateCutsTheEndOrTheBeginning) {
   EXPECT_EQ(http_.Answer("/embed", body)[0].get<std::vector<float>>(), Of(Predict(request), 0));
   body["truncation_direction"] = "Up";
   EXPECT_THAT(Refused(422, "/embed", body), HasSubstr("truncation_direction is \"Up\""));
+  body["edgewise"] = {{"truncate", "TAIL"}};
+  EXPECT_THAT(Refused(422, "/embed", body), HasSubstr("edgewise.truncate"));
+}
+
+TEST_F(TeiTest, ErrorsNameTheInputAsTheBodyDoes) {
+  std::string text = "red";
+  for (int i = 0; i < 50; ++i) text += " cat";
+  const json sentences = {{"source_sentence", "a"}, {"sentences", {"a", text}}};
+  EXPECT_THAT(Refused(422, "/similarity", {{"model", "mean"}, {"inputs", sentences}}),
+              ::testing::StartsWith("inputs.sentences[1] has more than"));
+  const json source = {{"source_sentence", text}, {"sentences", {"a"}}};
+  EXPECT_THAT(Refused(422, "/similarity", {{"model", "mean"}, {"inputs", source}}),
+              ::testing::StartsWith("inputs.source_sentence has more than"));
+  EXPECT_THAT(Refused(422, "/rerank", {{"model", "cross_encoder"}, {"query", "a"}, {"texts", {"a", text}}}),
+              ::testing::StartsWith("texts[1] has more than"));
+  EXPECT_THAT(Refused(422, "/embed", {{"model", "mean"}, {"inputs", {{1, 2}, {1, -7}}}}),
+              ::testing::StartsWith("inputs[1][1] is -7"));
 }
 
 TEST_F(TeiTest, PromptsGoBeforeTextsByTheirNames) {
