@@ -46,6 +46,7 @@ class Reader final : public nlohmann::json_sax<json> {
   bool null() override {
     if (capturing_ > 0) return Captured(out_.Null());
     if (frames_.empty()) return Fail("is null; an object is expected");
+    unknown_ = absl::OkStatus();
     if (frames_.back().kind == Kind::kObject) return true;
     ++frames_.back().index;
     return Fail("is null; it must be left out");
@@ -67,7 +68,7 @@ class Reader final : public nlohmann::json_sax<json> {
   bool binary(json::binary_t&) override { return false; }
 
   bool start_object(size_t) override {
-    if (!Open() || !Part(0)) return false;
+    if (!Open() || !Part(0) || !Known()) return false;
     if (captures()) return StartCapture('{');
     if (frames_.empty()) return Push({Kind::kObject, &root_});
     Frame& top = frames_.back();
@@ -92,10 +93,11 @@ class Reader final : public nlohmann::json_sax<json> {
     top.field = type.FindFieldByName(key);
     if (top.field == nullptr && dialect_ == JsonDialect::kProtobuf) top.field = type.FindFieldByCamelcaseName(key);
     if (top.field == nullptr) {
-      const FieldDescriptor* ours = type.FindFieldByName("edgewise");
-      const bool there = ours != nullptr && ours->message_type() == http::Options::descriptor() &&
-                         ours->message_type()->FindFieldByName(key) != nullptr;
-      return FailAt(Path(key), absl::StrCat("is no field that is taken here", there ? "; it is in edgewise" : ""));
+      FailAt(Path(key),
+             absl::StrCat("is no field that is taken here", IsOption(type, key) ? "; it is in edgewise" : ""));
+      if (dialect_ != JsonDialect::kPlain) return false;
+      unknown_ = std::exchange(status_, absl::OkStatus());  // where a value comes; null asks for nothing
+      return true;
     }
     if (std::find(top.seen.begin(), top.seen.end(), top.field) != top.seen.end()) return Fail("is given twice");
     top.seen.push_back(top.field);
@@ -113,7 +115,7 @@ class Reader final : public nlohmann::json_sax<json> {
   }
 
   bool start_array(size_t) override {
-    if (!Open()) return false;
+    if (!Open() || !Known()) return false;
     if (captures()) return StartCapture('[');
     if (frames_.empty()) return Fail("is a list; an object is expected");
     Frame& top = frames_.back();
@@ -176,7 +178,8 @@ class Reader final : public nlohmann::json_sax<json> {
     Frame& top = frames_.back();
     if (top.kind == Kind::kList || top.kind == Kind::kContent || top.kind == Kind::kIds) ++top.index;
     const FieldDescriptor* field = top.field;
-    return top.kind == Kind::kObject && !field->is_repeated() && field->message_type() == http::Json::descriptor();
+    return top.kind == Kind::kObject && field != nullptr && !field->is_repeated() &&
+           field->message_type() == http::Json::descriptor();
   }
   bool StartCapture(char bracket) {
     ++capturing_;
@@ -200,9 +203,24 @@ class Reader final : public nlohmann::json_sax<json> {
     return true;
   }
 
+  // Whether the value that comes is of a field that is taken.
+  bool Known() {
+    if (!unknown_.ok()) status_ = unknown_;
+    return unknown_.ok();
+  }
+  // Whether the object edgewise has such a field, which is served where `body` is read.
+  static bool IsOption(const Descriptor& body, const std::string& key) {
+    const bool writes = &body == http::OpenAiGeneration::descriptor();
+    if (key == "top_k" || key == "min_p" || key == "repetition_penalty") return writes;
+    if (key == "truncate") return writes || &body == http::OpenAiEmbeddings::descriptor();
+    const FieldDescriptor* options = body.FindFieldByName("edgewise");
+    return options != nullptr && options->message_type() == http::Options::descriptor() &&
+           http::Options::descriptor()->FindFieldByName(key) != nullptr;
+  }
+
   bool Scalar(JsonScalar value) {
     if (frames_.empty()) return Fail("is no object");
-    if (!Reserve(kBytesOfNumber)) return false;
+    if (!Known() || !Reserve(kBytesOfNumber)) return false;
     Frame& top = frames_.back();
     if (top.kind == Kind::kContent) return AddTo(*Content(top), std::move(value));
     if (top.kind == Kind::kIds) {
@@ -277,6 +295,7 @@ class Reader final : public nlohmann::json_sax<json> {
   Message& root_;
   MemoryHold& memory_;
   absl::Status status_;
+  absl::Status unknown_;  // of a field that is not taken, until its value comes
   uint64_t needed_ = 0, reserved_ = 0, parts_ = 0;
   int depth_ = 0;
   std::vector<Frame> frames_;

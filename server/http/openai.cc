@@ -23,6 +23,7 @@ constexpr std::pair<const char*, const char*> kNames[] = {{"max_new_tokens", "ma
                                                           {"profile", "edgewise.profile"},
                                                           {"priority", "edgewise.priority"},
                                                           {"override", "edgewise.override"},
+                                                          {"template_arguments.tools", "tools"},
                                                           {"template_arguments", "chat_template_kwargs"},
                                                           {"outputs.dimensions", "dimensions"},
                                                           {"outputs.alternatives", "logprobs"},
@@ -52,6 +53,12 @@ absl::Status CheckWritesNothing(const http::Options& options) {
   REFUSE_IF(options.top_k() > 0, "edgewise.top_k", kWhy);
   REFUSE_IF(options.min_p() != 0.0, "edgewise.min_p", kWhy);
   REFUSE_IF(options.has_repetition_penalty(), "edgewise.repetition_penalty", kWhy);
+  return absl::OkStatus();
+}
+
+absl::Status CheckTruncate(const http::Options& options) {
+  REFUSE_IF(!v1::Truncate_IsValid(options.truncate()), "edgewise.truncate", "is ", static_cast<int>(options.truncate()),
+            "; allowed are REFUSE, HEAD and TAIL");
   return absl::OkStatus();
 }
 

@@ -32,6 +32,8 @@ std::string NameInBody(const std::string& field);
 
 // Refuses the options that are for generations.
 absl::Status CheckWritesNothing(const http::Options& options);
+// Refuses a cut that there is not.
+absl::Status CheckTruncate(const http::Options& options);
 
 // "NAME" or "NAME@VERSION".
 struct ModelName {

@@ -35,6 +35,7 @@ absl::StatusOr<v1::PredictRequest> ParseEmbeddings(const http::OpenAiEmbeddings&
   request.set_version(model.version);
   RETURN_IF_ERROR(SetOptions(body.edgewise(), request));
   RETURN_IF_ERROR(CheckWritesNothing(body.edgewise()));
+  RETURN_IF_ERROR(CheckTruncate(body.edgewise()));
   request.mutable_outputs()->set_dimensions(body.dimensions());
   for (const std::string& text : body.input().texts()) request.add_inputs()->mutable_sequence()->set_text(text);
   for (const v1::TokenIds& ids : body.input().ids()) {
@@ -59,10 +60,11 @@ void WriteEmbedding(const v1::Prediction& prediction, bool base64, JsonOut& json
   }
 }
 
-// "inputs[1].sequence.text" is "input[1]".
-std::string NameHere(const std::string& field) {
+// "inputs[1].sequence.text" is "input[1]", or "input" where that is one text.
+std::string NameHere(const std::string& field, bool list) {
   if (!absl::StartsWith(field, "inputs")) return NameInBody(field);
-  std::string name = absl::StrCat("input", field.substr(6));
+  const size_t index = list ? std::string_view("inputs").size() : field.find(']') + 1;
+  std::string name = absl::StrCat("input", field.substr(index));
   for (const char* content : {".sequence.text", ".sequence.token_ids", ".sequence"}) {
     if (const size_t at = name.find(content); at != std::string::npos) {
       return name.erase(at, std::string_view(content).size());
@@ -113,10 +115,11 @@ void Serve(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
   auto response = std::make_shared<v1::PredictResponse>();
   Ticket ticket = TicketOf(*exchange, Rpc::kPredict, exchange->memory);
   ticket.response = response.get();
-  ticket.reply = [exchange, response, model = body.model(),
+  ticket.reply = [exchange, response, model = body.model(), list = body.input().list(),
                   base64 = body.encoding_format() == "base64"](absl::Status end) {
     if (end.ok()) end = exchange->ExpectJson(response->ByteSizeLong());
-    end.ok() ? exchange->AnswerJson(BodyOf(*response, model, base64)) : exchange->Refuse(Renamed(end, NameHere));
+    if (end.ok()) return exchange->AnswerJson(BodyOf(*response, model, base64));
+    exchange->Refuse(Renamed(end, [list](const std::string& field) { return NameHere(field, list); }));
   };
   const MemoryHold held = std::move(exchange->body_memory);  // the reply may come first, on another thread
   parts.handler.Start(*request, std::move(ticket));

@@ -1,5 +1,6 @@
 // Makes requests of ours of the bodies of completions and chat completions.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <span>
 #include <string>
@@ -20,13 +21,22 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-constexpr uint64_t kStreamStep = 0x9E3779B97F4A7C15;  // between the seeds of choices: 2^64 over the golden ratio
+constexpr uint64_t kStreamStep = 0x9E3779B97F4A7C15;    // between the seeds of choices: 2^64 over the golden ratio
+constexpr uint64_t kMostOfDoubles = uint64_t{1} << 53;  // below it all integers are doubles, as clients may read them
 constexpr uint64_t kMostChoices = 128;
 constexpr uint32_t kMostLogprobs = 20;
 // Fields that are taken, whatever their value is: it changes nothing.
-constexpr const char* kIgnored[] = {
-    "user",        "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
-    "tool_call_id"};
+constexpr const char* kIgnored[] = {"user",
+                                    "metadata",
+                                    "store",
+                                    "service_tier",
+                                    "safety_identifier",
+                                    "prompt_cache_key",
+                                    "prompt_cache_options",
+                                    "prompt_cache_retention",
+                                    "parallel_tool_calls",
+                                    "tool_call_id",
+                                    "name"};
 // Fields of what is not served, and their values that ask for nothing.
 struct Neutral {
   const char* field;
@@ -45,6 +55,13 @@ constexpr Neutral kNeutral[] = {{"response_format", R"({"type":"text"})"},
                                 {"tool_calls", "[]"},
                                 {"annotations", "[]"}};
 
+// The text of a number that is an integer without its fraction, "2" for "2.0"; other texts as they are.
+std::string Whole(const std::string& text) {
+  double number = 0.0;
+  const bool small = absl::SimpleAtod(text, &number) && std::abs(number) < static_cast<double>(kMostOfDoubles);
+  return small && number == std::floor(number) ? absl::StrCat(static_cast<int64_t>(number)) : text;
+}
+
 // Refuses the fields of type Json that ask for something, but for `taken`.
 absl::Status CheckNeutral(const Message& message, const std::string& path, std::span<const char* const> taken = {}) {
   std::vector<const FieldDescriptor*> fields;
@@ -55,8 +72,8 @@ absl::Status CheckNeutral(const Message& message, const std::string& path, std::
     const auto is_it = [&](const char* other) { return name == other; };
     if (std::any_of(std::begin(kIgnored), std::end(kIgnored), is_it)) continue;
     if (std::any_of(taken.begin(), taken.end(), is_it)) continue;
-    const std::string& text =
-        static_cast<const http::Json&>(message.GetReflection()->GetMessage(message, field)).text();
+    const std::string text =
+        Whole(static_cast<const http::Json&>(message.GetReflection()->GetMessage(message, field)).text());
     const auto neutral = std::find_if(std::begin(kNeutral), std::end(kNeutral),
                                       [&](const Neutral& entry) { return is_it(entry.field); });
     if (neutral == std::end(kNeutral)) return FieldError(absl::StrCat(path, name), "is not served; leave it out");
@@ -99,7 +116,9 @@ absl::Status SetMessages(const http::OpenAiGeneration& body, v1::GenerateRequest
   }
   std::string arguments = body.chat_template_kwargs().text();
   REFUSE_IF(!arguments.empty() && arguments[0] != '{', "chat_template_kwargs", "must be an object");
-  if (const std::string& tools = body.tools().text(); !tools.empty() && tools != "[]") {
+  const std::string& tools = body.tools().text();
+  REFUSE_IF(!tools.empty() && tools[0] != '[', "tools", "must be a list");
+  if (!tools.empty() && tools != "[]") {
     if (arguments.empty()) arguments = "{}";
     arguments.pop_back();
     absl::StrAppend(&arguments, arguments.size() > 1 ? "," : "", "\"tools\":", tools, "}");
@@ -144,8 +163,13 @@ absl::Status SetSampling(const http::OpenAiGeneration& body, const RequestLimits
             "must be a string or a list of strings");
   *request.mutable_stop() = body.stop().texts();
   if (!body.has_seed()) return absl::OkStatus();
-  const auto seed = static_cast<uint64_t>(body.seed());
-  REFUSE_IF(body.edgewise().has_seed() && body.edgewise().seed() != seed, "seed", "is ", body.seed(),
+  const std::string text = Whole(body.seed().text());
+  uint64_t seed = 0;
+  int64_t negative = 0;
+  const bool valid = absl::SimpleAtoi(text, &seed) || absl::SimpleAtoi(text, &negative);
+  REFUSE_IF(!valid || text[0] == '"', "seed", "is ", Quoted(text), "; it must be an integer of 64 bits");
+  if (negative < 0) seed = static_cast<uint64_t>(negative);
+  REFUSE_IF(body.edgewise().has_seed() && body.edgewise().seed() != seed, "seed", "is ", text,
             " beside another edgewise.seed; give one of them");
   request.mutable_ensemble()->set_seed(seed);
   return absl::OkStatus();
@@ -153,7 +177,7 @@ absl::Status SetSampling(const http::OpenAiGeneration& body, const RequestLimits
 
 // Whether there are log-probabilities; sets the alternatives beside each.
 absl::StatusOr<bool> SetLogprobs(const http::OpenAiGeneration& body, bool chat, v1::GenerateRequest& request) {
-  const std::string& asked = body.logprobs().text();
+  const std::string asked = Whole(body.logprobs().text());
   const bool none = asked.empty() || asked == "false";
   uint32_t count = body.top_logprobs();
   if (chat) {
@@ -173,8 +197,9 @@ absl::StatusOr<bool> SetLogprobs(const http::OpenAiGeneration& body, bool chat, 
 }  // namespace
 
 absl::StatusOr<GenerationPlan> ParseGeneration(http::OpenAiGeneration& body, bool chat, const RequestLimits& limits) {
-  static constexpr const char* kTaken[] = {"logprobs", "tools", "chat_template_kwargs"};  // the last two of a chat
-  RETURN_IF_ERROR(CheckNeutral(body, "", std::span(kTaken).first(chat ? 3 : 1)));
+  static constexpr const char* kTaken[] = {"seed", "logprobs", "tools",
+                                           "chat_template_kwargs"};  // the last two of a chat
+  RETURN_IF_ERROR(CheckNeutral(body, "", std::span(kTaken).first(chat ? 4 : 2)));
   REFUSE_IF(body.has_stream_options() && !body.stream(), "stream_options", "is set; it goes with stream");
   ASSIGN_OR_RETURN(const ModelName model, ParseModelName(body.model()));
   GenerationPlan plan;
@@ -187,10 +212,16 @@ absl::StatusOr<GenerationPlan> ParseGeneration(http::OpenAiGeneration& body, boo
   plan.echo = body.echo();
   REFUSE_IF(plan.echo && chat, "echo", "is of /v1/completions; a chat has no prompt to repeat");
   REFUSE_IF(plan.echo && body.stream(), "echo", "is set beside stream; leave one of them out");
+  RETURN_IF_ERROR(CheckTruncate(body.edgewise()));
   const v1::Truncate truncate = body.edgewise().truncate();
   REFUSE_IF(truncate != v1::REFUSE && chat, "edgewise.truncate", "is of /v1/completions; a chat is not cut");
   REFUSE_IF(truncate != v1::REFUSE && plan.echo, "edgewise.truncate",
             "is set beside echo, which repeats the whole prompt; leave one of them out");
+  if (truncate != v1::REFUSE) {  // a prompt that was cut fills the context
+    REFUSE_IF(!body.has_max_tokens() && !body.has_max_completion_tokens(), "max_tokens",
+              "is missing; beside edgewise.truncate the text does not end with the context");
+    request.set_overflow(v1::HALVE);
+  }
   if (chat) {
     RETURN_IF_ERROR(SetMessages(body, request));
   } else {
@@ -201,13 +232,15 @@ absl::StatusOr<GenerationPlan> ParseGeneration(http::OpenAiGeneration& body, boo
   REFUSE_IF(n < 1 || n * prompts > kMostChoices, "n", "is ", n, " for ", prompts, " prompts; allowed are 1 to ",
             kMostChoices, " choices in all");
   plan.n = static_cast<int>(n);
-  plan.seed = request.ensemble().has_seed() ? request.ensemble().seed() : absl::Uniform<uint64_t>(absl::BitGen());
+  plan.seed = request.ensemble().has_seed() ? request.ensemble().seed()
+                                            : absl::Uniform<uint64_t>(absl::BitGen(), 0, kMostOfDoubles);
   return plan;
 }
 
 void GenerationPlan::Choose(int choice) {
   if (!prompts.empty() && choice % n == 0) request.mutable_prompt()->Swap(&prompts[static_cast<size_t>(choice / n)]);
-  if (n > 1) request.mutable_ensemble()->set_seed(seed + static_cast<uint64_t>(choice % n) * kStreamStep);
+  const auto step = static_cast<uint64_t>(choice % n);
+  if (n > 1) request.mutable_ensemble()->set_seed(step == 0 ? seed : (seed + step * kStreamStep) % kMostOfDoubles);
 }
 
 }  // namespace edgewise::server

@@ -79,6 +79,13 @@ absl::Status AddTexts(const TeiCall& call, http::TeiEmbed& body, v1::PredictRequ
   return SetTexts(body, call, request);
 }
 
+// The call, whose errors name a single text as the body does.
+TeiCall Named(const TeiCall& call, const http::Content& inputs) {
+  TeiCall named = call;
+  if (!inputs.list()) named.name_of = [](int64_t) { return std::string("inputs"); };
+  return named;
+}
+
 // The rows of a list, each a list.
 void WriteRows(const google::protobuf::RepeatedField<float>& values, int columns, JsonOut& json) {
   json.BeginArray();
@@ -103,7 +110,7 @@ void EmbedAll(const TeiCall& call) {
     return AddTexts(call, body, request);
   };
   if (!Prepare(call, body, kUses, chosen, request, fill)) return;
-  StartTeiPredict(call, request, [](const v1::PredictResponse& response) {
+  StartTeiPredict(Named(call, body.inputs()), request, [](const v1::PredictResponse& response) {
     JsonOut json;
     json.BeginArray();
     for (const v1::Prediction& prediction : response.predictions()) {
@@ -128,7 +135,7 @@ void Embed(const TeiCall& call) {
   };
   if (!Prepare(call, body, kUses, chosen, request, fill)) return;
   const bool normalize = !body.has_normalize() || body.normalize();
-  StartTeiPredict(call, request, [normalize](const v1::PredictResponse& response) {
+  StartTeiPredict(Named(call, body.inputs()), request, [normalize](const v1::PredictResponse& response) {
     JsonOut json;
     json.BeginArray();
     for (const v1::Prediction& prediction : response.predictions()) {

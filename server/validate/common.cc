@@ -90,9 +90,10 @@ absl::StatusOr<std::shared_ptr<const std::vector<AttentionConfig>>> ParseOverrid
   return std::make_shared<const std::vector<AttentionConfig>>(std::move(layers));
 }
 
+// Below 2^53: clients whose numbers are all doubles read it as it is, and can send it back.
 uint64_t RandomSeed() {
   static thread_local absl::BitGen generator;  // seeded from the operating system when a thread first asks
-  return absl::Uniform<uint64_t>(generator);
+  return absl::Uniform<uint64_t>(generator, 0, uint64_t{1} << 53);
 }
 
 }  // namespace

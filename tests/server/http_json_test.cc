@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "base/field_error.h"
 #include "edgewise/v1/inference.pb.h"
 #include "http/bodies.pb.h"
@@ -97,7 +99,7 @@ TEST(JsonInTest, AnotherValueNamesItsField) {
     const absl::Status status = ReadBody(text);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << text;
     EXPECT_EQ(FieldOf(status), field) << text;
-    EXPECT_EQ(status.message(), field + " " + what) << text;
+    EXPECT_EQ(status.message(), absl::StrCat(field, " ", what)) << text;
   }
   for (const char* text : {"", "[]", "null", "5", "\"x\"", "{", "{}{}", "{\"model\":\"\xFF\"}", "{\"model\":'a'}",
                            "{\"n\":1e999}", "{\"n\":01}", "{model:1}", "{\"model\":\"\\ud800\"}", "{} x"}) {
@@ -109,6 +111,27 @@ TEST(JsonInTest, NullLeavesAFieldOut) {
   http::OpenAiGeneration body;
   ASSERT_TRUE(Read(R"({"n":null,"prompt":null,"messages":null,"edgewise":null,"stream":null,"user":null})", body).ok());
   EXPECT_EQ(body.ByteSizeLong(), 0u);
+  ASSERT_TRUE(Read(R"({"colour":null,"n":2,"messages":[{"shape":null,"role":"user"}]})", body).ok());
+  EXPECT_EQ(body.n(), 2u);
+  EXPECT_EQ(body.messages(0).role(), "user");
+  for (const char* value : {"1", "true", "\"x\"", "[]", "[null]", "{}", "{\"a\":null}"}) {
+    const absl::Status status = ReadBody(absl::StrCat("{\"colour\":", value, "}"));
+    EXPECT_EQ(FieldOf(status), "colour") << value;
+  }
+  v1::PredictRequest strict;
+  EXPECT_EQ(FieldOf(Read(R"({"colour":null})", strict, JsonDialect::kProtobuf)), "colour");
+}
+
+TEST(JsonInTest, AnOptionOfTheServersOwnIsFoundWhereItIsServed) {
+  const auto hinted = [](const absl::Status& status) { return absl::EndsWith(status.message(), "it is in edgewise"); };
+  http::CohereRerank rerank;
+  http::OpenAiEmbeddings embeddings;
+  EXPECT_TRUE(hinted(ReadBody(R"({"top_k":1})")));
+  EXPECT_TRUE(hinted(Read(R"({"truncate":true})", embeddings)));
+  EXPECT_TRUE(hinted(Read(R"({"max_density":0.1})", rerank)));
+  EXPECT_FALSE(hinted(Read(R"({"top_k":1})", rerank)));
+  EXPECT_FALSE(hinted(Read(R"({"truncate":true})", rerank)));
+  EXPECT_FALSE(hinted(Read(R"({"min_p":0.1})", embeddings)));
 }
 
 TEST(JsonInTest, AnyJsonIsKeptAsItsShortestText) {

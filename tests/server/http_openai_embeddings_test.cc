@@ -75,6 +75,8 @@ TEST_F(OpenAiEmbeddingsTest, LongInputsAreRefusedOrCut) {
   const HttpReply refused = http_.Post("/v1/embeddings", body);
   EXPECT_EQ(refused.code, 400);
   EXPECT_EQ(json::parse(refused.body)["error"]["param"], "input[1]");
+  body["input"] = text;
+  EXPECT_EQ(json::parse(http_.Post("/v1/embeddings", body).body)["error"]["param"], "input");
   for (const v1::Truncate truncate : {v1::HEAD, v1::TAIL}) {
     v1::PredictRequest request;
     request.set_model("old_last_token");

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <fstream>
 
 #include "tests/server/http_fixture.h"
 
@@ -10,7 +9,6 @@ namespace edgewise::server {
 namespace {
 
 using nlohmann::json;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr char kModel[] = "gpt2_untied";  // with a chat template
@@ -77,6 +75,11 @@ TEST_F(OpenAiTest, ACompletionIsTheTextThatGenerateWrites) {
   // Negative seeds are those of 64 bits.
   request.mutable_ensemble()->set_seed(~uint64_t{0});
   EXPECT_EQ(
+      http_.Answer(
+          "/v1/completions",
+          {{"model", kModel}, {"prompt", "hello"}, {"max_tokens", 12}, {"seed", ~uint64_t{0}}})["choices"][0]["text"],
+      Written(request));
+  EXPECT_EQ(
       http_.Answer("/v1/completions",
                    {{"model", kModel}, {"prompt", "hello"}, {"max_tokens", 12}, {"seed", -1}})["choices"][0]["text"],
       Written(request));
@@ -122,8 +125,8 @@ TEST_F(OpenAiTest, TheFirstOfSeveralChoicesIsTheOneAlone) {
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(choices[i]["index"], i);
     json same = Chat();
-    same.erase("seed");
-    same["edgewise"]["seed"] = choices[i]["edgewise"]["seed"];
+    same["seed"] = choices[i]["edgewise"]["seed"];
+    EXPECT_LT(same["seed"].get<uint64_t>(), uint64_t{1} << 53) << "clients read it as a double";
     EXPECT_EQ(http_.Answer("/v1/chat/completions", same)["choices"][0]["message"], choices[i]["message"]);
   }
   EXPECT_NE(choices[0]["edgewise"]["seed"], choices[1]["edgewise"]["seed"]);
@@ -155,10 +158,19 @@ TEST_F(OpenAiTest, ALongPromptIsRefusedOrCutAndAChatIsNotCut) {
   json body = {{"model", kModel}, {"prompt", text}, {"max_tokens", 1}, {"seed", 7}};
   EXPECT_EQ(http_.Post("/v1/completions", body).code, 400);
   body["edgewise"] = {{"truncate", "HEAD"}};
-  v1::GenerateRequest request = Sampled(7, 1);
+  body["max_tokens"] = 9;  // beyond the context
+  v1::GenerateRequest request = Sampled(7, 9);
+  request.set_overflow(v1::HALVE);
   request.mutable_prompt()->set_text(text);
   request.mutable_prompt()->set_truncate(v1::HEAD);
   EXPECT_EQ(http_.Answer("/v1/completions", body)["choices"][0]["text"], Written(request));
+  EXPECT_EQ(http_.Answer("/v1/completions", body)["usage"]["completion_tokens"], 9);
+  body.erase("max_tokens");
+  EXPECT_EQ(json::parse(http_.Post("/v1/completions", body).body)["error"]["param"], "max_tokens");
+  body["max_tokens"] = 9;
+  json unknown = body;
+  unknown["edgewise"]["truncate"] = 7;
+  EXPECT_EQ(json::parse(http_.Post("/v1/completions", unknown).body)["error"]["param"], "edgewise.truncate");
   body["echo"] = true;
   json chat = Chat();
   chat["edgewise"] = body["edgewise"];
@@ -201,9 +213,13 @@ TEST_F(OpenAiTest, FieldsThatAskForNothingAreTaken) {
                                                                               {"n", 1},
                                                                               {"stop", nullptr},
                                                                               {"parallel_tool_calls", true},
+                                                                              {"prompt_cache_retention", "24h"},
+                                                                              {"field_of_tomorrow", nullptr},
                                                                               {"modalities", {"text"}}}) {
     body[field] = value;
   }
+  body["messages"][0]["name"] = "bob";
+  body["messages"][0]["reasoning_content"] = nullptr;
   EXPECT_EQ(http_.Answer("/v1/chat/completions", body)["choices"][0]["message"], plain);
 }
 
@@ -225,6 +241,11 @@ TEST_F(OpenAiTest, FieldsThatAreNotServedAreNamed) {
   refused(completions, {{"max_tokens", 0}}, "max_tokens");
   refused(chat, {{"echo", true}}, "echo");
   refused(completions, {{"logprobs", 21}}, "logprobs");
+  refused(completions, {{"logprobs", 2.5}}, "logprobs");
+  refused(completions, {{"seed", "5"}}, "seed");
+  refused(completions, {{"seed", 1.5}}, "seed");
+  refused(completions, {{"seed", 1e20}}, "seed");
+  refused(chat, {{"tools", 5}}, "tools");
   refused(completions, {{"logprobs", true}}, "logprobs");
   refused(completions, {{"logprobs", 1}, {"top_logprobs", 1}}, "top_logprobs");
   refused(chat, {{"logprobs", 1}}, "logprobs");
@@ -312,7 +333,7 @@ TEST_F(OpenAiTest, LogprobsAreThoseOfGenerateWholeOrAsAStream) {
   request.mutable_prompt()->set_text("hello");
   Generated generated = Generate(http_.server, request);
   ASSERT_TRUE(generated.status.ok()) << generated.status.error_message();
-  json body = {{"model", kModel}, {"prompt", "hello"}, {"max_tokens", 12}, {"seed", 7}, {"logprobs", 3}};
+  json body = {{"model", kModel}, {"prompt", "hello"}, {"max_tokens", 12}, {"seed", 7.0}, {"logprobs", 3.0}};
   const json whole = http_.Answer("/v1/completions", body)["choices"][0]["logprobs"];
   ASSERT_EQ(whole["tokens"].size(), generated.messages.size());
   for (size_t t = 0; t < generated.messages.size(); ++t) {
