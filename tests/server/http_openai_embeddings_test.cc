@@ -68,6 +68,13 @@ TEST_F(OpenAiEmbeddingsTest, DimensionsAndTokensAreTaken) {
   EXPECT_EQ(alone["usage"]["prompt_tokens"], 2);
 }
 
+TEST_F(OpenAiEmbeddingsTest, SeedsThatAreDrawnAreDoubles) {
+  for (int i = 0; i < 8; ++i) {
+    const json answer = http_.Answer("/v1/embeddings", {{"model", "old_last_token"}, {"input", "hello"}});
+    EXPECT_LT(answer["edgewise"]["seed"].get<uint64_t>(), uint64_t{1} << 53);
+  }
+}
+
 TEST_F(OpenAiEmbeddingsTest, LongInputsAreRefusedOrCut) {
   std::string text = "red";
   for (int i = 0; i < 50; ++i) text += " cat";
@@ -108,6 +115,7 @@ TEST_F(OpenAiEmbeddingsTest, WhatIsNotTakenIsNamed) {
   EXPECT_EQ(param({{"input", {1, -5}}}), "input[0][1]");
   EXPECT_EQ(param({{"inputs", "x"}}), "inputs");
   EXPECT_EQ(param({{"truncate", true}}), "truncate");
+  EXPECT_EQ(param({{"edgewise", {{"truncate", 7}}}}), "edgewise.truncate");
   for (const char* name : {"top_k", "min_p", "repetition_penalty"}) {
     EXPECT_EQ(param({{"edgewise", {{name, 1}}}}), std::string("edgewise.") + name);
   }
