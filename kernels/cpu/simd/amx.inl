@@ -184,7 +184,7 @@ static void MultiplyPairs(const Gemm& g) {
 }
 
 static void MultiplyInt8(const Int8Gemm& g) {
-  g.rows < kLeastInt8Rows ? kAvx512Kernels.gemm_int8(g) : MultiplyTiles(g, g.x, g.groups);
+  g.rows < kLeastInt8Rows ? avx512::Table().gemm_int8(g) : MultiplyTiles(g, g.x, g.groups);
 }
 
 // Half to even, as VCVTNE2PS2BF16 rounds: numbers below 2^-126 become 0, which the products would make of them too.

@@ -1,4 +1,4 @@
-// Matrix products, and what is done to whole rows.
+// Matrix products.
 //
 // Loops of a product from the outside in: rows in blocks whose part of x stays in the second-level cache; segments of
 // `in`; panels, whose part of a segment stays in the first-level cache; tiles of rows, whose sums stay in registers.
@@ -94,7 +94,7 @@ EDGEWISE_INLINE void GemmTileOf(int64_t rows, const Gemm& g, const GemmPart<W>& 
 // Tiles of equal height, give or take one row. Together they fetch the weights that come next: the first tile would
 // wait for memory otherwise, while the others do not read it.
 template <int kVectors, typename W>
-static void GemmRows(const Gemm& g, GemmPart<W> part, const float* x, float* y, int64_t rows) {
+void GemmRows(const Gemm& g, GemmPart<W> part, const float* x, float* y, int64_t rows) {
   const int64_t tiles = (rows + kGemmTileRows - 1) / kGemmTileRows;
   const int64_t fetches = tiles * ((part.depth + kGemmSteps - 1) / kGemmSteps);  // not 0: there are rows
   part.lines = ((part.ahead_end - part.ahead) / kGemmLine + fetches - 1) / fetches;
@@ -105,6 +105,11 @@ static void GemmRows(const Gemm& g, GemmPart<W> part, const float* x, float* y, 
     row = end;
   }
 }
+
+// gemm.cc has these, for products of bfloat16 too.
+extern template void GemmRows<1>(const Gemm&, GemmPart<float>, const float*, float*, int64_t);
+extern template void GemmRows<2>(const Gemm&, GemmPart<float>, const float*, float*, int64_t);
+extern template void GemmRows<3>(const Gemm&, GemmPart<float>, const float*, float*, int64_t);
 
 // Tiles that read the weights again and again read them widened. A sum is made of the same float32 numbers as in a tile
 // that widens them on the way.
@@ -165,80 +170,6 @@ static void MultiplyRows(const Gemm& g) {
       for (int64_t vector = 0; vector < vectors;) vector = run(row, rows, first, vector);
     }
   }
-}
-
-// Calls visit(vector of x, count of its elements, column, slot) for all columns of a row; slots take turns, 0 to 3.
-template <typename Visit>
-EDGEWISE_INLINE void ForVectors(const float* x, int64_t columns, const Visit& visit) {
-  int64_t c = 0;
-  for (; c + 4 * kLanes <= columns; c += 4 * kLanes) {
-    for (int slot = 0; slot < 4; ++slot) visit(Load(x + c + slot * kLanes), kLanes, c + slot * kLanes, slot);
-  }
-  for (; c + kLanes <= columns; c += kLanes) visit(Load(x + c), kLanes, c, 0);
-  const int count = static_cast<int>(columns - c);
-  if (count > 0) visit(LoadFirst(x + c, count), count, c, 1);
-}
-
-EDGEWISE_INLINE F FirstOf(F a, int count) {
-  float lane[kLanes];
-  Store(lane, a);
-  return LoadFirst(lane, count);
-}
-
-// 1. The mean. 2. The variance about the mean. 3. The row.
-static void LayerNorm(const float* x, const float* weight, const float* bias, float epsilon, int64_t columns,
-                      float* y) {
-  F sum[4] = {Zero(), Zero(), Zero(), Zero()};
-  ForVectors(x, columns, [&](F value, int, int64_t, int slot) { sum[slot] = sum[slot] + value; });
-  const float count = static_cast<float>(columns);
-  const F mean = Broadcast(ReduceAdd((sum[0] + sum[1]) + (sum[2] + sum[3])) / count);
-  F squares[4] = {Zero(), Zero(), Zero(), Zero()};
-  ForVectors(x, columns, [&](F value, int present, int64_t, int slot) {
-    const F difference = present == kLanes ? value - mean : FirstOf(value - mean, present);
-    squares[slot] = Fma(difference, difference, squares[slot]);
-  });
-  const float variance = ReduceAdd((squares[0] + squares[1]) + (squares[2] + squares[3])) / count;
-  const F scale = Broadcast(1.0f / __builtin_sqrtf(variance + epsilon));
-  ForVectors(x, columns, [&](F value, int present, int64_t c, int) {
-    const F norm = (value - mean) * scale;
-    if (present == kLanes) return Store(y + c, Fma(norm, Load(weight + c), Load(bias + c)));
-    StoreFirst(y + c, Fma(norm, LoadFirst(weight + c, present), LoadFirst(bias + c, present)), present);
-  });
-}
-
-static void RmsNorm(const float* x, const float* weight, float epsilon, int64_t columns, float* y) {
-  F squares[4] = {Zero(), Zero(), Zero(), Zero()};
-  ForVectors(x, columns, [&](F value, int, int64_t, int slot) { squares[slot] = Fma(value, value, squares[slot]); });
-  const float mean = ReduceAdd((squares[0] + squares[1]) + (squares[2] + squares[3])) / static_cast<float>(columns);
-  const F scale = Broadcast(1.0f / __builtin_sqrtf(mean + epsilon));
-  ForVectors(x, columns, [&](F value, int present, int64_t c, int) {
-    if (present == kLanes) return Store(y + c, value * scale * Load(weight + c));
-    StoreFirst(y + c, value * scale * LoadFirst(weight + c, present), present);
-  });
-}
-
-static void Rotate(const float* cosines_and_sines, int64_t half, float* x) {
-  const float* const sines = cosines_and_sines + half;
-  ForVectors(cosines_and_sines, half, [&](F cosine, int present, int64_t c, int) {
-    float* const first = x + c;
-    float* const second = x + half + c;
-    if (present == kLanes) {
-      const F sine = Load(sines + c), a = Load(first), b = Load(second);
-      Store(first, a * cosine - b * sine);
-      return Store(second, b * cosine + a * sine);
-    }
-    const F sine = LoadFirst(sines + c, present), a = LoadFirst(first, present), b = LoadFirst(second, present);
-    StoreFirst(first, a * cosine - b * sine, present);
-    StoreFirst(second, b * cosine + a * sine, present);
-  });
-}
-
-static void Gate(Activation activation, int64_t columns, float* row) {
-  const float* const second = row + columns;
-  ForVectors(row, columns, [&](F value, int present, int64_t c, int) {
-    if (present == kLanes) return Store(row + c, Activate(activation, value) * Load(second + c));
-    StoreFirst(row + c, Activate(activation, value) * LoadFirst(second + c, present), present);
-  });
 }
 
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE

@@ -8,6 +8,7 @@
 #include "kernels/cpu/simd/gemm.inl"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/vector.h"
+#include "kernels/cpu/simd/whole_rows.inl"
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 

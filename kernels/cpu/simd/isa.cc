@@ -68,14 +68,14 @@ const char* IsaName(Isa isa) {
 const CpuKernels& KernelsFor(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::kAmx) {
-    static const CpuKernels amx = WithTiles(kAvx512Kernels);
+    static const CpuKernels amx = WithTiles(avx512::Table());
     return amx;
   }
-  if (isa == Isa::kAvx512) return kAvx512Kernels;
-  if (isa == Isa::kAvx2) return kAvx2Kernels;
+  if (isa == Isa::kAvx512) return avx512::Table();
+  if (isa == Isa::kAvx2) return avx2::Table();
 #endif
   static_cast<void>(isa);
-  return kGenericKernels;
+  return generic::Table();
 }
 
 absl::StatusOr<Isa> SelectIsa(const std::string& name) {

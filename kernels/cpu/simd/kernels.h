@@ -1,5 +1,6 @@
 // The CPU kernels that exist once per instruction set: drawing edges, attention over a block of query rows, and
-// matrix products and norms. Plain data and function pointers, because each file behind them has its own flags.
+// matrix products and norms. Plain data and function pointers, because the files behind them are compiled with flags of
+// their own for each (kernels/cpu/sources.cmake).
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_KERNELS_H_
 #define EDGEWISE_KERNELS_CPU_SIMD_KERNELS_H_
 
@@ -383,11 +384,18 @@ struct CpuKernels {
 // For an instruction set that this CPU has.
 const CpuKernels& KernelsFor(Isa isa);
 
-extern const CpuKernels kGenericKernels;
+// The table of each instruction set. Only a CPU that has it may call this.
+namespace generic {
+const CpuKernels& Table();
+}
 #if defined(__x86_64__)
-extern const CpuKernels kAvx2Kernels;
-extern const CpuKernels kAvx512Kernels;
-// kAvx512Kernels with the products of bfloat16 and int8 on AMX tiles.
+namespace avx2 {
+const CpuKernels& Table();
+}
+namespace avx512 {
+const CpuKernels& Table();
+}
+// That of AVX-512 with the products of bfloat16 and int8 on AMX tiles.
 CpuKernels WithTiles(CpuKernels kernels);
 #endif
 

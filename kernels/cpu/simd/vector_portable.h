@@ -207,14 +207,14 @@ EDGEWISE_INLINE void FillKeys(int32_t* out, int32_t key) {
   for (int i = 0; i < 16; ++i) out[i] = key;
 }
 
-static int64_t CountBits(const uint64_t* bits, int64_t words) {
+[[maybe_unused]] static int64_t CountBits(const uint64_t* bits, int64_t words) {
   int64_t count = 0;
   for (int64_t word = 0; word < words; ++word) count += __builtin_popcountll(bits[word]);
   return count;
 }
 
 // Set bits as ascending numbers from `first` on. Needs room for 64 more.
-static int64_t ListBits(const uint64_t* bits, int64_t words, int32_t first, int32_t* out) {
+[[maybe_unused]] static int64_t ListBits(const uint64_t* bits, int64_t words, int32_t first, int32_t* out) {
   int64_t size = 0;
   for (int64_t word = 0; word < words; ++word) {
     for (uint64_t mask = bits[word]; mask != 0; mask &= mask - 1) {
