@@ -100,6 +100,11 @@ def prose(path: str) -> str:
     return ""
 
 
+def without_comments(text: str) -> str:
+    """A source of C++ or Protobuf without its comments."""
+    return _SLASH_TOKEN.sub(lambda match: "" if match.group(2) else match.group(), text)
+
+
 def names_of_files(text: str) -> set:
     """Words with the suffix of a file, documents named by a chapter, and words that begin with a folder at the root."""
     names = {name for name in _FILE.findall(text) if ".." not in os.path.basename(name)}
