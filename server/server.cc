@@ -433,6 +433,7 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   parts_->loader->Stop();
   parts_->queue.Close();
   parts_->engine->Join();
+  parts_->handler.StopAnswers();
   parts_->http_port.reset();
   parts_->metrics_port.reset();
   Log(LogLevel::kInfo, "stopped", {{"cancelled", cancelled}, {"unsent", unsent}});

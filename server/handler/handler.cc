@@ -54,6 +54,13 @@ uint32_t LevelOf(uint32_t priority, const Principal& principal) {
   return std::max(given ? priority : kDefaultPriority, principal.highest_level);
 }
 
+constexpr uint64_t kJsonOfByte = 3;  // a float of 4 bytes has some 12 characters
+
+// Whether a message of so many bytes is a long answer to the request.
+bool IsLongAnswer(const Ticket& ticket, uint64_t bytes) {
+  return bytes > kShortAnswer / (ticket.json ? kJsonOfByte : 1);
+}
+
 void FillTiming(const Request& request, double total_seconds, v1::Timing& timing) {
   const Outcome& outcome = request.outcome;
   timing.set_queue_us(Microseconds(outcome.queue_seconds));
@@ -176,7 +183,9 @@ void RequestHandler::Connect(Request& request) {
   request.done = [this, &request](const absl::Status& status) { Finish(request, status); };
   if (!request.work.generation) return;
   request.outcome.generated.last = request.ticket.arrival;
-  request.ready = [&request] { return request.ticket.stream->ready(); };
+  request.ready = [&ticket = request.ticket] {
+    return (ticket.line == nullptr || ticket.line->idle()) && ticket.stream->ready();
+  };
   request.token = [this, &request](const GeneratedToken& token, FinishReason finish) { Send(request, token, finish); };
 }
 
@@ -199,14 +208,39 @@ void RequestHandler::Send(Request& request, const GeneratedToken& token, FinishR
   if (message->done()) {
     FillTiming(request, Seconds(queue_.now() - request.ticket.arrival), *message->mutable_timing());
   }
-  request.ticket.stream->Send(std::move(message));
+  const Ticket& ticket = request.ticket;
+  const bool here = ticket.line == nullptr || (ticket.line->idle() && !IsLongAnswer(ticket, message->ByteSizeLong()));
+  if (here) return ticket.stream->Send(std::move(message));
+  ticket.line->Add(
+      [&stream = *ticket.stream, message = std::move(message)]() mutable { stream.Send(std::move(message)); });
 }
 
 void RequestHandler::Finish(Request& request, const absl::Status& status) {
+  Ticket& ticket = request.ticket;
+  const bool fills = status.ok() && ticket.response != nullptr;
+  const bool is_long = fills && IsLongAnswer(ticket, request.work.answer_bytes);
+  if (!is_long && (ticket.line == nullptr || ticket.line->idle())) return End(request, status);
+  if (fills) {
+    const auto write = [this, kept = request.shared_from_this()] {
+      End(*kept, CheckWanted(kept->ticket.stopping, kept->ticket.deadline));
+    };
+    if (ticket.line) return ticket.line->Add(write);
+    return answers_.Start(ticket.principal.name, [write](const absl::Status&) { write(); });
+  }
+  ticket.reply = [line = ticket.line, reply = std::move(ticket.reply)](const absl::Status& end) {
+    line->Add([reply, end] { reply(end); });
+  };
+  End(request, status);
+}
+
+void RequestHandler::End(Request& request, absl::Status status) {
   const Ticket& ticket = request.ticket;
-  const bool answered = status.ok();
   const Time computed = queue_.now();
-  if (answered && ticket.response) FillResponse(request, *ticket.response);
+  if (status.ok() && ticket.response) {
+    const auto wanted = [&] { return CheckWanted(ticket.stopping, ticket.deadline); };
+    status = FillResponse(request, wanted, *ticket.response);
+  }
+  const bool answered = status.ok();
   const Time end = queue_.now();
   const double seconds = Seconds(end - ticket.arrival);
   if (answered && ticket.response) FillTiming(request, seconds, *ticket.response->mutable_timing());

@@ -5,6 +5,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
+#include <memory>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -12,7 +14,8 @@
 #include "absl/synchronization/mutex.h"
 #include "edgewise/v1/inference.pb.h"
 #include "server/base/options.h"
-#include "server/handler/preparation_threads.h"
+#include "server/handler/answer_line.h"
+#include "server/handler/long_work_threads.h"
 #include "server/handler/request_bounds.h"
 #include "server/handler/shadow.h"
 #include "server/models/repository.h"
@@ -31,7 +34,8 @@ class RequestHandler {
         repository_(repository),
         queue_(queue),
         shadows_(options, memory, queue),
-        preparations_(options.queue.max_requests) {}
+        answers_("long answers", std::numeric_limits<size_t>::max()),
+        preparations_("preparation", options.queue.max_requests) {}
 
   // Answers `message` (v1::PredictRequest or v1::GenerateRequest), which is not used after the return. `ticket`: as the
   // RPC makes it; its `reply` may come before the return. Slow preparation (an image, or a text that turns out to be
@@ -49,10 +53,16 @@ class RequestHandler {
   // Those that are not prepared yet are UNAVAILABLE too.
   void CancelPreparing() { cancelled_.store(true); }
   bool draining() const { return draining_.load(); }
-  // For messages that are not short: the RPC parses and starts them there.
-  PreparationThreads& preparations() { return preparations_; }
-  // Requests between Start and the return of `reply`, and messages that are prepared apart.
-  int64_t in_flight() const { return in_flight_.load() + preparations_.count(); }
+  // For messages that are not short: the RPC parses and starts them there. Likewise for calls that describe models.
+  LongWorkThreads& preparations() { return preparations_; }
+  // The order of what a call sends, when that is more than one message.
+  std::shared_ptr<AnswerLine> NewLine(const Principal& principal) {
+    return std::make_shared<AnswerLine>(answers_, principal.name, [this] { Wake(); });
+  }
+  // Requests between Start and the return of `reply`, messages that are prepared apart and answers that are written so.
+  int64_t in_flight() const { return in_flight_.load() + preparations_.count() + answers_.count(); }
+  // Call once, after the engine has ended all requests: returns when every answer is written.
+  void StopAnswers() { answers_.Stop(); }
   // CANCELLED, DEADLINE_EXCEEDED or UNAVAILABLE: nobody waits for the answer, or CancelPreparing was called.
   absl::Status CheckWanted(const std::stop_token& stopping, Time deadline) const;
   // Tells the engine that a client took tokens or cancelled, so that its generation can go on.
@@ -70,8 +80,10 @@ class RequestHandler {
   // Has the engine tell `request` of its tokens and its end.
   void Connect(Request& request);
   void Send(Request& request, const GeneratedToken& token, FinishReason finish);
-  // The last step of every request.
+  // A request has ended. A long answer, and one that comes behind others of its call, is written on `answers_`.
   void Finish(Request& request, const absl::Status& status);
+  // The last step of every request.
+  void End(Request& request, absl::Status status);
   // The last step of a message that became no request.
   void Refuse(const Ticket& ticket, const absl::Status& status);
   void LogRefusal(const Ticket& ticket, const absl::Status& status, double seconds);
@@ -84,7 +96,8 @@ class RequestHandler {
   std::atomic<int64_t> in_flight_ = 0;
   absl::Mutex limiter_mutex_;
   LogLimiter limiter_ ABSL_GUARDED_BY(limiter_mutex_);
-  PreparationThreads preparations_;  // last: its threads use the others until they are joined
+  LongWorkThreads answers_;       // that are not short
+  LongWorkThreads preparations_;  // last: its threads use the others until they are joined
 };
 
 // Whole microseconds, rounded down. Clocks tick in nanoseconds: half of one makes up for the rounding of the product.

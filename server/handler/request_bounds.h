@@ -35,7 +35,7 @@ class RequestBounds final : public WorkBounds {
     if (ticket_.memory != nullptr) ticket_.memory->Shrink(ticket_.memory->bytes() - bytes);
   }
 
-  // The work ended for this alone, and must begin again on a thread of PreparationThreads.
+  // The work ended for this alone, and must begin again on a thread of LongWorkThreads.
   bool exceeded() const { return exceeded_; }
 
  private:

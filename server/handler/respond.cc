@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/ensemble_math.h"
+#include "base/status_macros.h"
 #include "kernels/draw/draw.h"
 #include "model/kinds/kind.h"
 #include "server/base/build_id.h"
@@ -305,7 +306,8 @@ void FillOrigin(const Request& request, Message& message) {
 
 }  // namespace
 
-void FillResponse(const Request& request, v1::PredictResponse& response) {
+absl::Status FillResponse(const Request& request, absl::FunctionRef<absl::Status()> wanted,
+                          v1::PredictResponse& response) {
   FillOrigin(request, response);
   response.set_build(BuildId());
   response.set_sha256(request.ticket.model->model->sha256());
@@ -313,6 +315,7 @@ void FillResponse(const Request& request, v1::PredictResponse& response) {
   const bool degraded = request.forecast.reason != DegradedBy::kNothing;
   if (request.work.fits_deadline || degraded) FillDegraded(request, *response.mutable_degraded());
   for (size_t i = 0; i < request.work.inputs.size(); ++i) {
+    if (i > 0) RETURN_IF_ERROR(wanted());
     const InputResult& result = request.outcome.results[i];
     const Model& model = *request.ticket.model->model;
     v1::Prediction& prediction = *response.add_predictions();
@@ -320,6 +323,7 @@ void FillResponse(const Request& request, v1::PredictResponse& response) {
     if (request.work.outputs.token_scores) FillTokenScores(model, request.work.inputs[i], result, prediction);
     if (request.work.outputs.input_tokens) FillInputTokens(model, request.work.inputs[i], prediction);
   }
+  return absl::OkStatus();
 }
 
 void FillPrediction(const ModelConfig& config, const HfTokenizer* tokenizer, const InputRun& run,

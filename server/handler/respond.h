@@ -2,6 +2,8 @@
 #ifndef EDGEWISE_SERVER_HANDLER_RESPOND_H_
 #define EDGEWISE_SERVER_HANDLER_RESPOND_H_
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "edgewise/v1/inference.pb.h"
 #include "model/config/config.h"
 #include "model/forward/generation.h"
@@ -13,8 +15,10 @@
 
 namespace edgewise::server {
 
-// The answer to a computed request, without the timing. Sums the edges and pairs of its inputs up.
-void FillResponse(const Request& request, v1::PredictResponse& response);
+// The answer to a computed request, without the timing. Sums the edges and pairs of its inputs up. Between inputs it
+// asks whether the answer is still wanted, and ends with that status if not.
+absl::Status FillResponse(const Request& request, absl::FunctionRef<absl::Status()> wanted,
+                          v1::PredictResponse& response);
 // The message of the latest token, without the timing.
 void FillToken(const Request& request, const GeneratedToken& token, FinishReason finish, v1::GenerateResponse& message);
 

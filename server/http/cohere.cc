@@ -50,11 +50,10 @@ absl::Status CheckFields(const http::CohereRerank& body, const ModelConfig& conf
   return absl::OkStatus();
 }
 
-std::string BodyOf(const v1::PredictResponse& response, const ModelConfig& config, const http::CohereRerank& body,
-                   const Texts& texts) {
+void WriteBody(const v1::PredictResponse& response, const ModelConfig& config, const http::CohereRerank& body,
+               const Texts& texts, JsonOut& json) {
   std::vector<Rank> ranks = RanksOf(response, config, false);
   if (body.has_top_n() && body.top_n() < ranks.size()) ranks.resize(body.top_n());
-  JsonOut json;
   json.BeginObject().Key("id").String(response.request_id()).Key("results").BeginArray();
   for (const auto& [index, score] : ranks) {
     json.BeginObject().Key("index").Integer(index).Key("relevance_score").Number(score);
@@ -74,7 +73,6 @@ std::string BodyOf(const v1::PredictResponse& response, const ModelConfig& confi
   json.Key("edgewise").BeginObject().Key("version").Integer(response.version());
   json.Key("device").String(response.device()).Key("seed").Unsigned(response.seed());
   json.Key("degraded").Bool(response.has_degraded()).EndObject().EndObject();
-  return json.Take();
 }
 
 // The request of a body whose fields and model are right.
@@ -113,8 +111,8 @@ void Rerank(const TeiCall& call) {
   named.name_of = [](int64_t input) { return absl::StrCat("documents[", input, "]"); };
   StartTeiPredict(
       named, request,
-      [body, texts, model = chosen.loaded](const v1::PredictResponse& response) {
-        return BodyOf(response, model->model->config(), *body, *texts);
+      [body, texts, model = chosen.loaded](const v1::PredictResponse& response, JsonOut& json) {
+        WriteBody(response, model->model->config(), *body, *texts, json);
       },
       HttpCodeOf, kept);
 }

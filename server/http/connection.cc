@@ -59,6 +59,10 @@ class Connection::ConnectionExchange final : public Exchange {
     CallParts* parts = connection_->host_.parts;
     if (unsent_.fetch_sub(pieces) >= parts->options.unsent_tokens) parts->handler.Wake();
   }
+  absl::Status Continue() override {
+    CallParts* parts = connection_->host_.parts;
+    return parts != nullptr ? parts->handler.CheckWanted(cancelled.get_token(), deadline) : absl::OkStatus();
+  }
   // The client is gone.
   void Cancel() {
     cancelled.request_stop();

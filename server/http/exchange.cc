@@ -17,6 +17,12 @@ void Exchange::Answer(HttpAnswer answer) {
   Write(std::move(answer));
 }
 
+void Exchange::AnswerJson(JsonOut& json, HttpAnswer answer) {
+  if (!json.status().ok()) return Refuse(json.status());
+  answer.body = json.Take();
+  Answer(std::move(answer));
+}
+
 absl::Status Exchange::ExpectJson(uint64_t message_bytes) {
   return memory.Resize(memory.bytes() + kJsonOfByte * message_bytes);
 }
@@ -33,6 +39,7 @@ Ticket TicketOf(const Exchange& exchange, Rpc rpc, MemoryHold& memory) {
           .deadline = exchange.deadline,
           .stopping = exchange.cancelled.get_token(),
           .principal = exchange.principal,
+          .json = true,
           .memory = &memory,
           .apart = exchange.apart,
           .alone = exchange.alone,

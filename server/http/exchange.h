@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "base/work_bounds.h"
 #include "server/base/memory.h"
+#include "server/http/json_out.h"
 #include "server/http/message.h"
 #include "server/request/request.h"
 
@@ -19,9 +21,9 @@ struct Route;
 
 // The route answers once: Answer or Refuse; or Begin, any number of Send, and End. These may come from any thread, one
 // at a time, and never block. Whoever is to answer keeps a shared_ptr.
-class Exchange : public std::enable_shared_from_this<Exchange> {
+// As bounds of work it asks whether the client still waits for the answer.
+class Exchange : public std::enable_shared_from_this<Exchange>, public WorkBounds {
  public:
-  virtual ~Exchange() = default;
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
@@ -42,6 +44,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // An answer whose bytes are counted; 429 where there is no memory for them.
   void Answer(HttpAnswer answer);
   void AnswerJson(std::string json) { Answer({.body = std::move(json)}); }
+  // The same with what was written within the bounds of this exchange; refuses with their error.
+  void AnswerJson(JsonOut& json, HttpAnswer answer = {});
   // Counts the JSON of an answer before it is made. `message_bytes`: the size of the message that it is made of.
   absl::Status ExpectJson(uint64_t message_bytes);
   // Answers with an error in the shape of the route's API.

@@ -11,43 +11,55 @@ namespace {
 constexpr char kHex[] = "0123456789abcdef";
 constexpr char kReplacement[] = "\xEF\xBF\xBD";
 
-template <typename Value>
-std::string Shortest(Value value) {
+// The text of a number.
+struct Shortest {
+  template <typename Value>
+  explicit Shortest(Value value) : end(std::to_chars(text, text + sizeof text, value).ptr) {}
+  operator std::string_view() const { return {text, static_cast<size_t>(end - text)}; }
+
   char text[40];
-  return {text, std::to_chars(text, text + sizeof text, value).ptr};
-}
+  const char* end;
+};
 
 }  // namespace
 
-void JsonOut::Separate() {
+bool JsonOut::Continue() {
+  next_ = text_.size() + kWorkPiece;
+  if (status_.ok()) status_ = bounds_->Continue();
+  if (!status_.ok()) text_ = std::string();
+  return status_.ok();
+}
+
+bool JsonOut::Separate() {
+  if (!status_.ok() || (text_.size() >= next_ && !Continue())) return false;
   if (comma_) text_ += ',';
   comma_ = true;
+  return true;
 }
 
 JsonOut& JsonOut::Open(char bracket) {
-  Separate();
-  text_ += bracket;
+  if (Separate()) text_ += bracket;
   comma_ = false;
   return *this;
 }
 
 JsonOut& JsonOut::Close(char bracket) {
-  text_ += bracket;
+  if (status_.ok()) text_ += bracket;
   comma_ = true;
   return *this;
 }
 
 JsonOut& JsonOut::Key(std::string_view key) {
-  Separate();
-  Quote(key);
-  text_ += ':';
+  if (Separate()) {
+    Quote(key);
+    text_ += ':';
+  }
   comma_ = false;
   return *this;
 }
 
 JsonOut& JsonOut::String(std::string_view value) {
-  Separate();
-  Quote(value);
+  if (Separate()) Quote(value);
   return *this;
 }
 
@@ -82,8 +94,7 @@ JsonOut& JsonOut::Number(double value) { return std::isfinite(value) ? Raw(Short
 JsonOut& JsonOut::Number(float value) { return std::isfinite(value) ? Raw(Shortest(value)) : Null(); }
 
 JsonOut& JsonOut::Raw(std::string_view json) {
-  Separate();
-  text_.append(json.data(), json.size());
+  if (Separate()) text_.append(json.data(), json.size());
   return *this;
 }
 

@@ -7,10 +7,17 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "base/work_bounds.h"
+
 namespace edgewise::server {
 
 class JsonOut {
  public:
+  JsonOut() : JsonOut(NoBounds()) {}
+  // Asks `bounds` between pieces of a long text. If they say no, the text is dropped, and what follows is not written.
+  explicit JsonOut(WorkBounds& bounds) : bounds_(&bounds) {}
+
   JsonOut& BeginObject() { return Open('{'); }
   JsonOut& EndObject() { return Close('}'); }
   JsonOut& BeginArray() { return Open('['); }
@@ -28,15 +35,21 @@ class JsonOut {
   // A value that is JSON already.
   JsonOut& Raw(std::string_view json);
 
+  const absl::Status& status() const { return status_; }  // of the bounds
   const std::string& text() const { return text_; }
   std::string Take() { return std::move(text_); }
 
  private:
   JsonOut& Open(char bracket);
   JsonOut& Close(char bracket);
-  void Separate();
+  // False: nothing is written any more.
+  bool Separate();
+  bool Continue();
   void Quote(std::string_view value);
 
+  WorkBounds* bounds_;
+  absl::Status status_;
+  size_t next_ = kWorkPiece;  // the size of the text at which the bounds are asked again
   std::string text_;
   bool comma_ = false;  // before the next key or value
 };

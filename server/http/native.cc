@@ -1,7 +1,5 @@
 #include "server/http/native.h"
 
-#include <google/protobuf/util/json_util.h>
-
 #include <optional>
 #include <utility>
 
@@ -9,6 +7,7 @@
 #include "base/field_error.h"
 #include "edgewise/v1/inference.pb.h"
 #include "server/http/json_in.h"
+#include "server/http/json_message.h"
 #include "server/http/json_out.h"
 #include "server/http/openai.h"
 #include "server/models/repository.h"
@@ -28,16 +27,12 @@ std::string NativeError(const absl::Status& status, int) {
   return json.Take();
 }
 
-std::string JsonOf(const google::protobuf::Message& message) {
-  std::string json;
-  google::protobuf::util::JsonPrintOptions options;
-  options.always_print_primitive_fields = false;
-  return google::protobuf::util::MessageToJsonString(message, &json, options).ok() ? json : "{}";
-}
-
 void AnswerMessage(Exchange& exchange, absl::Status status, const google::protobuf::Message& message) {
   if (status.ok()) status = exchange.ExpectJson(message.ByteSizeLong());
-  status.ok() ? exchange.AnswerJson(JsonOf(message)) : exchange.Refuse(status);
+  if (!status.ok()) return exchange.Refuse(status);
+  JsonOut json(exchange);
+  WriteMessage(message, JsonDialect::kProtobuf, json);
+  exchange.AnswerJson(json);
 }
 
 // The message of the body; empty where it was refused.
@@ -74,6 +69,7 @@ class Events final : public TokenStream, public std::enable_shared_from_this<Eve
   void Start(CallParts& parts, const v1::GenerateRequest& message) {
     Ticket ticket = TicketOf(*exchange_, Rpc::kGenerate, exchange_->memory);
     ticket.stream = this;
+    ticket.line = parts.handler.NewLine(ticket.principal);
     ticket.reply = [self = shared_from_this()](const absl::Status& status) { self->End(status); };
     parts.handler.Start(message, std::move(ticket));
   }
@@ -82,7 +78,9 @@ class Events final : public TokenStream, public std::enable_shared_from_this<Eve
   bool ready() const override { return !exchange_->full(); }
   void Send(std::unique_ptr<v1::GenerateResponse> message) override {
     Begin();
-    exchange_->Send(absl::StrCat("data: ", JsonOf(*message), "\n\n"));
+    JsonOut json;
+    WriteMessage(*message, JsonDialect::kProtobuf, json);
+    exchange_->Send(absl::StrCat("data: ", json.text(), "\n\n"));
   }
   void End(const absl::Status& status) {
     if (!status.ok() && !began_) return exchange_->Refuse(status);
@@ -139,6 +137,7 @@ void AddNativeRoutes(Routes& routes, CallParts& parts) {
     routes.Add({.method = entry.method,
                 .path = entry.path,
                 .error = NativeError,
+                .apart = std::string_view(entry.method) == "GET",  // the answer grows with the models
                 .rpc = entry.rpc,
                 .body = entry.body,
                 .answer = entry.answer,

@@ -73,8 +73,7 @@ std::string NameHere(const std::string& field, bool list) {
   return name;
 }
 
-std::string BodyOf(const v1::PredictResponse& response, const std::string& model, bool base64) {
-  JsonOut json;
+void WriteBody(const v1::PredictResponse& response, const std::string& model, bool base64, JsonOut& json) {
   json.BeginObject().Key("object").String("list").Key("data").BeginArray();
   for (int i = 0; i < response.predictions_size(); ++i) {
     const v1::Prediction& prediction = response.predictions(i);
@@ -93,7 +92,6 @@ std::string BodyOf(const v1::PredictResponse& response, const std::string& model
   json.EndObject().Key("edgewise").BeginObject().Key("version").Integer(response.version());
   json.Key("device").String(response.device()).Key("seed").Unsigned(response.seed());
   json.Key("degraded").Bool(response.has_degraded()).EndObject().EndObject();
-  return json.Take();
 }
 
 void Serve(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
@@ -118,8 +116,12 @@ void Serve(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
   ticket.reply = [exchange, response, model = body.model(), list = body.input().list(),
                   base64 = body.encoding_format() == "base64"](absl::Status end) {
     if (end.ok()) end = exchange->ExpectJson(response->ByteSizeLong());
-    if (end.ok()) return exchange->AnswerJson(BodyOf(*response, model, base64));
-    exchange->Refuse(Renamed(end, [list](const std::string& field) { return NameHere(field, list); }));
+    if (!end.ok()) {
+      return exchange->Refuse(Renamed(end, [list](const std::string& field) { return NameHere(field, list); }));
+    }
+    JsonOut json(*exchange);
+    WriteBody(*response, model, base64, json);
+    exchange->AnswerJson(json);
   };
   const MemoryHold held = std::move(exchange->body_memory);  // the reply may come first, on another thread
   parts.handler.Start(*request, std::move(ticket));

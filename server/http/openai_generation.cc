@@ -67,6 +67,7 @@ class Generations final : public std::enable_shared_from_this<Generations> {
         usage_(body.stream_options().include_usage()),
         model_(body.model()),
         of_prompt_(n),
+        line_(parts.handler.NewLine(exchange_->principal)),
         id_(NewId(chat ? "chatcmpl-" : "cmpl-")),
         created_(UnixTime()) {}
 
@@ -85,6 +86,7 @@ class Generations final : public std::enable_shared_from_this<Generations> {
       if (!writes) continue;
       Ticket ticket = TicketOf(*exchange_, Rpc::kGenerate, choice.memory);
       ticket.stream = &choice;
+      ticket.line = line_;
       ticket.reply = [self = shared_from_this(), prompt = choice.index / of_prompt_](const absl::Status& status) {
         self->OnEnd(prompt, status);
       };
@@ -153,6 +155,7 @@ class Generations final : public std::enable_shared_from_this<Generations> {
     score.mutable_outputs()->set_alternatives(request.alternatives());
     Ticket ticket = TicketOf(*exchange_, Rpc::kPredict, echo.memory);
     ticket.response = &echo.response;
+    ticket.line = line_;
     ticket.reply = [self = shared_from_this(), prompt = static_cast<int>(echoes_.size()) -
                                                         1](const absl::Status& status) { self->OnEnd(prompt, status); };
     parts_.handler.Start(score, std::move(ticket));
@@ -197,7 +200,7 @@ class Generations final : public std::enable_shared_from_this<Generations> {
       return exchange_->End();
     }
     if (!failure_.ok()) return exchange_->Refuse(failure_);
-    if (!stream_) return AnswerWhole();
+    if (!stream_) return IsLong() ? line_->Add([self = shared_from_this()] { self->AnswerWhole(); }) : AnswerWhole();
     if (usage_) {
       JsonOut json;
       BeginObject(".chunk", json);
@@ -209,6 +212,14 @@ class Generations final : public std::enable_shared_from_this<Generations> {
     }
     exchange_->Send("data: [DONE]\n\n");
     exchange_->End();
+  }
+
+  // Whether the whole answer is long.
+  bool IsLong() const {
+    uint64_t bytes = 0;
+    for (const Choice& choice : choices_) bytes += choice.text.size() + choice.logprobs.bytes();
+    for (const EchoedPrompt& echo : echoes_) bytes += static_cast<uint64_t>(of_prompt_) * echo.response.ByteSizeLong();
+    return bytes > kShortAnswer;
   }
 
   // The prompts before what was written.
@@ -233,11 +244,12 @@ class Generations final : public std::enable_shared_from_this<Generations> {
     return absl::OkStatus();
   }
 
+  // All requests have ended: nobody else is here.
   void AnswerWhole() {
     if (!echoes_.empty()) {
       if (const absl::Status status = AddEchoes(); !status.ok()) return exchange_->Refuse(status);
     }
-    JsonOut json;
+    JsonOut json(*exchange_);
     BeginObject("", json);
     json.Key("choices").BeginArray();
     for (Choice& choice : choices_) {
@@ -259,7 +271,7 @@ class Generations final : public std::enable_shared_from_this<Generations> {
     WriteUsage(json);
     WriteOrigin(json);
     json.EndObject();
-    exchange_->AnswerJson(json.Take());
+    exchange_->AnswerJson(json);
   }
 
   template <typename WriteChoice>
@@ -335,6 +347,7 @@ class Generations final : public std::enable_shared_from_this<Generations> {
   const bool chat_, stream_, usage_;
   const std::string model_;
   const int of_prompt_;  // choices of one prompt, next to each other
+  const std::shared_ptr<AnswerLine> line_;
   const std::string id_;
   const int64_t created_;
   std::deque<Choice> choices_;

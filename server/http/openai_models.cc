@@ -27,6 +27,7 @@ void AddOpenAiModels(Routes& routes, CallParts& parts) {
   routes.Add({.method = "GET",
               .path = "/v1/models",
               .error = OpenAiError,
+              .apart = true,  // the answer grows with the models
               .answer = absl::StrCat(R"({"object":"string","data":[)", kModelShape, "]}"),
               .serve = [&parts, created](const std::shared_ptr<Exchange>& exchange) {
                 const std::vector<ModelStatus> list = parts.repository.List();

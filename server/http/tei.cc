@@ -142,8 +142,8 @@ std::string TeiLabel(const ModelConfig& config, int label) {
 }
 
 void StartTeiPredict(const TeiCall& call, v1::PredictRequest& request,
-                     std::function<std::string(const v1::PredictResponse&)> write, int (*code_of)(const absl::Status&),
-                     uint64_t kept_bytes) {
+                     std::function<void(const v1::PredictResponse&, JsonOut&)> write,
+                     int (*code_of)(const absl::Status&), uint64_t kept_bytes) {
   const std::shared_ptr<Exchange>& exchange = call.exchange;
   exchange->request.body = std::string();
   request.set_request_id(exchange->request.id.empty() ? NewId("tei-") : exchange->request.id);
@@ -157,7 +157,9 @@ void StartTeiPredict(const TeiCall& call, v1::PredictRequest& request,
       status = Renamed(status, [&](const std::string& field) { return NameHere(field, name_of); });
       return exchange->Refuse(HttpRefusal{code_of(status), status});
     }
-    exchange->Answer({.body = write(*response), .fields = {{"X-Edgewise", ReportOf(*response)}}});
+    JsonOut json(*exchange);
+    write(*response, json);
+    exchange->AnswerJson(json, {.fields = {{"X-Edgewise", ReportOf(*response)}}});
   };
   MemoryHold held;  // the reply may come before the return, on another thread
   if (kept_bytes == 0) held = std::move(exchange->body_memory);

@@ -67,10 +67,10 @@ bool ReadTeiBody(const TeiCall& call, Body& body);
 // Refuses the request and counts it, where its route has requests of ours.
 void RefuseTei(const TeiCall& call, const HttpRefusal& refusal, const std::string& model);
 
-// Computes `request`, and answers with the text that `write` makes of the response. `code_of`: of errors. `kept_bytes`:
+// Computes `request`, and answers with what `write` makes of the response. `code_of`: of errors. `kept_bytes`:
 // of the body's texts that `write` puts into the answer; the body stays counted until then.
 void StartTeiPredict(const TeiCall& call, v1::PredictRequest& request,
-                     std::function<std::string(const v1::PredictResponse&)> write,
+                     std::function<void(const v1::PredictResponse&, JsonOut&)> write,
                      int (*code_of)(const absl::Status&) = TeiCodeOf, uint64_t kept_bytes = 0);
 
 // Refuses the options that are for generations, and the cut of texts, which is a field of its own here.

@@ -110,15 +110,13 @@ void EmbedAll(const TeiCall& call) {
     return AddTexts(call, body, request);
   };
   if (!Prepare(call, body, kUses, chosen, request, fill)) return;
-  StartTeiPredict(Named(call, body.inputs()), request, [](const v1::PredictResponse& response) {
-    JsonOut json;
+  StartTeiPredict(Named(call, body.inputs()), request, [](const v1::PredictResponse& response, JsonOut& json) {
     json.BeginArray();
     for (const v1::Prediction& prediction : response.predictions()) {
       const v1::Prediction::TokenEmbeddings& tokens = prediction.token_embeddings();
       WriteRows(tokens.values(), tokens.values_size() / static_cast<int>(tokens.tokens()), json);
     }
     json.EndArray();
-    return json.Take();
   });
 }
 
@@ -135,8 +133,7 @@ void Embed(const TeiCall& call) {
   };
   if (!Prepare(call, body, kUses, chosen, request, fill)) return;
   const bool normalize = !body.has_normalize() || body.normalize();
-  StartTeiPredict(Named(call, body.inputs()), request, [normalize](const v1::PredictResponse& response) {
-    JsonOut json;
+  StartTeiPredict(Named(call, body.inputs()), request, [normalize](const v1::PredictResponse& response, JsonOut& json) {
     json.BeginArray();
     for (const v1::Prediction& prediction : response.predictions()) {
       const double length = LengthOf(prediction, normalize);
@@ -145,7 +142,6 @@ void Embed(const TeiCall& call) {
       json.EndArray();
     }
     json.EndArray();
-    return json.Take();
   });
 }
 
@@ -174,14 +170,12 @@ void Similarity(const TeiCall& call) {
   named.name_of = [](int64_t input) {
     return input == 0 ? std::string("inputs.source_sentence") : absl::StrCat("inputs.sentences[", input - 1, "]");
   };
-  StartTeiPredict(named, request, [](const v1::PredictResponse& response) {
-    JsonOut json;
+  StartTeiPredict(named, request, [](const v1::PredictResponse& response, JsonOut& json) {
     json.BeginArray();
     for (int i = 1; i < response.predictions_size(); ++i) {
       json.Number(static_cast<float>(Cosine(response.predictions(0), response.predictions(i))));
     }
     json.EndArray();
-    return json.Take();
   });
 }
 
@@ -256,16 +250,15 @@ void Predict(const TeiCall& call) {
     return AddInputs(body.inputs().text(), truncate, call.exchange->body_memory, batch, request);
   };
   if (!Prepare(call, body, kUses, chosen, request, fill)) return;
-  StartTeiPredict(call, request,
-                  [batch, raw = body.raw_scores(), model = chosen.loaded](const v1::PredictResponse& response) {
-                    JsonOut json;
-                    if (batch) json.BeginArray();
-                    for (const v1::Prediction& prediction : response.predictions()) {
-                      WriteScores(prediction, *model, raw, json);
-                    }
-                    if (batch) json.EndArray();
-                    return json.Take();
-                  });
+  StartTeiPredict(
+      call, request,
+      [batch, raw = body.raw_scores(), model = chosen.loaded](const v1::PredictResponse& response, JsonOut& json) {
+        if (batch) json.BeginArray();
+        for (const v1::Prediction& prediction : response.predictions()) {
+          WriteScores(prediction, *model, raw, json);
+        }
+        if (batch) json.EndArray();
+      });
 }
 
 void Rerank(const TeiCall& call) {
@@ -291,8 +284,7 @@ void Rerank(const TeiCall& call) {
   named.name_of = [](int64_t input) { return absl::StrCat("texts[", input, "]"); };
   StartTeiPredict(
       named, request,
-      [texts, raw = body.raw_scores(), model = chosen.loaded](const v1::PredictResponse& response) {
-        JsonOut json;
+      [texts, raw = body.raw_scores(), model = chosen.loaded](const v1::PredictResponse& response, JsonOut& json) {
         json.BeginArray();
         for (const auto& [index, score] : RanksOf(response, model->model->config(), raw)) {
           json.BeginObject().Key("index").Integer(index);
@@ -300,7 +292,6 @@ void Rerank(const TeiCall& call) {
           json.Key("score").Number(score).EndObject();
         }
         json.EndArray();
-        return json.Take();
       },
       TeiCodeOf, kept);
 }

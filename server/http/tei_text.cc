@@ -31,7 +31,7 @@ bool Choose(const TeiCall& call, const Body& body, int count, const char* field,
 void Finish(const TeiCall& call, const absl::Status& status, JsonOut& json) {
   if (!status.ok()) return call.exchange->Refuse(HttpRefusal{TeiCodeOf(status), status});
   call.exchange->body_memory.Shrink(0);
-  call.exchange->AnswerJson(json.Take());
+  call.exchange->AnswerJson(json);
 }
 
 // `text` is as the tokenizer read it. `start` and `stop` count its characters; special tokens have none.
@@ -100,7 +100,7 @@ void Tokenize(const TeiCall& call) {
   http::TeiTokenize body;
   ChosenModel chosen;
   if (!ReadTeiBody(call, body) || !Choose(call, body, body.inputs().texts_size(), "inputs", chosen)) return;
-  JsonOut json;
+  JsonOut json(*call.exchange);
   Finish(call, WriteAllTokens(call, body, *chosen.loaded, json), json);
 }
 
@@ -128,7 +128,7 @@ void Decode(const TeiCall& call) {
   http::TeiDecode body;
   ChosenModel chosen;
   if (!ReadTeiBody(call, body) || !Choose(call, body, body.ids().ids_size(), "ids", chosen)) return;
-  JsonOut json;
+  JsonOut json(*call.exchange);
   Finish(call, WriteTexts(call, body, *chosen.loaded->model->tokenizer(), json), json);
 }
 
@@ -179,7 +179,7 @@ void Info(const TeiCall& call) {
   json.Key("max_batch_tokens").Unsigned(options.queue.max_tokens);
   json.Key("max_batch_requests").Unsigned(options.queue.max_batch);
   json.Key("max_client_batch_size").Unsigned(options.limits.max_inputs).Key("auto_truncate").Bool(false);
-  json.Key("tokenization_workers").Integer(PreparationThreads::kThreads);
+  json.Key("tokenization_workers").Integer(LongWorkThreads::kThreads);
   json.Key("version").String(EDGEWISE_VERSION).Key("sha").String(BuildId()).Key("docker_label").Null();
   json.EndObject();
   call.exchange->AnswerJson(json.Take());

@@ -195,48 +195,6 @@ absl::Status ReadInput(http::OipInput& input, const std::string& field, MemoryHo
   return binary ? TakeBinary(size->second, field, tail, read) : ReadData(input, field, memory, tensor);
 }
 
-void WriteField(const Message& message, const FieldDescriptor& field, int index, JsonOut& json) {
-  const google::protobuf::Reflection& reflection = *message.GetReflection();
-  const auto get = [&](auto one, auto element) {
-    return index < 0 ? (reflection.*one)(message, &field) : (reflection.*element)(message, &field, index);
-  };
-  using Reflection = google::protobuf::Reflection;
-  switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_BOOL:
-      json.Bool(get(&Reflection::GetBool, &Reflection::GetRepeatedBool));
-      return;
-    case FieldDescriptor::CPPTYPE_INT32:
-      json.Integer(get(&Reflection::GetInt32, &Reflection::GetRepeatedInt32));
-      return;
-    case FieldDescriptor::CPPTYPE_INT64:
-      json.Integer(get(&Reflection::GetInt64, &Reflection::GetRepeatedInt64));
-      return;
-    case FieldDescriptor::CPPTYPE_UINT32:
-      json.Unsigned(get(&Reflection::GetUInt32, &Reflection::GetRepeatedUInt32));
-      return;
-    case FieldDescriptor::CPPTYPE_UINT64:
-      json.Unsigned(get(&Reflection::GetUInt64, &Reflection::GetRepeatedUInt64));
-      return;
-    case FieldDescriptor::CPPTYPE_ENUM:
-      json.String(get(&Reflection::GetEnum, &Reflection::GetRepeatedEnum)->name());
-      return;
-    case FieldDescriptor::CPPTYPE_STRING:
-      json.String(get(&Reflection::GetString, &Reflection::GetRepeatedString));
-      return;
-    case FieldDescriptor::CPPTYPE_DOUBLE:
-      json.Number(get(&Reflection::GetDouble, &Reflection::GetRepeatedDouble));
-      return;
-    case FieldDescriptor::CPPTYPE_FLOAT:
-      json.Number(get(&Reflection::GetFloat, &Reflection::GetRepeatedFloat));
-      return;
-    case FieldDescriptor::CPPTYPE_MESSAGE:
-      WriteMessage(
-          index < 0 ? reflection.GetMessage(message, &field) : reflection.GetRepeatedMessage(message, &field, index),
-          json);
-      return;
-  }
-}
-
 template <typename Value>
 Value At(const std::string& raw, size_t i) {
   Value value;
@@ -316,9 +274,10 @@ absl::Status ReadInferBody(const std::string& body, const std::string& json_leng
   return absl::OkStatus();
 }
 
-HttpAnswer WriteInferAnswer(const InferBody& body, const inference::ModelInferResponse& answer) {
+absl::StatusOr<HttpAnswer> WriteInferAnswer(const InferBody& body, const inference::ModelInferResponse& answer,
+                                            WorkBounds& bounds) {
   std::string tail;
-  JsonOut json;
+  JsonOut json(bounds);
   json.BeginObject().Key("model_name").String(answer.model_name());
   json.Key("model_version").String(answer.model_version());
   if (!answer.id().empty()) json.Key("id").String(answer.id());
@@ -343,41 +302,13 @@ HttpAnswer WriteInferAnswer(const InferBody& body, const inference::ModelInferRe
     json.EndObject();
   }
   json.EndArray().EndObject();
+  if (!json.status().ok()) return json.status();
   HttpAnswer http{.body = json.Take()};
   if (tail.empty()) return http;
   http.type = "application/octet-stream";
   http.fields.emplace_back("Inference-Header-Content-Length", absl::StrCat(http.body.size()));
   http.body += tail;
   return http;
-}
-
-void WriteMessage(const Message& message, JsonOut& json) {
-  const google::protobuf::Descriptor& type = *message.GetDescriptor();
-  const google::protobuf::Reflection& reflection = *message.GetReflection();
-  json.BeginObject();
-  for (int i = 0; i < type.field_count(); ++i) {
-    const FieldDescriptor& field = *type.field(i);
-    const bool is_message = field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
-    if (!field.is_repeated() && is_message && !reflection.HasField(message, &field)) continue;
-    json.Key(field.name());
-    if (!field.is_repeated()) {
-      WriteField(message, field, -1, json);
-      continue;
-    }
-    const int size = reflection.FieldSize(message, &field);
-    field.is_map() ? json.BeginObject() : json.BeginArray();
-    for (int element = 0; element < size; ++element) {
-      if (field.is_map()) {
-        const Message& entry = reflection.GetRepeatedMessage(message, &field, element);
-        json.Key(entry.GetReflection()->GetString(entry, field.message_type()->map_key()));
-        WriteField(entry, *field.message_type()->map_value(), -1, json);
-      } else {
-        WriteField(message, field, element, json);
-      }
-    }
-    field.is_map() ? json.EndObject() : json.EndArray();
-  }
-  json.EndObject();
 }
 
 }  // namespace edgewise::server

@@ -2,13 +2,13 @@
 #ifndef EDGEWISE_SERVER_OIP_JSON_H_
 #define EDGEWISE_SERVER_OIP_JSON_H_
 
-#include <google/protobuf/message.h>
-
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/work_bounds.h"
 #include "oip/v2/open_inference.pb.h"
 #include "server/base/memory.h"
 #include "server/http/json_out.h"
@@ -30,11 +30,9 @@ struct InferBody {
 absl::Status ReadInferBody(const std::string& body, const std::string& json_length, MemoryHold& memory,
                            InferBody& read);
 
-// The answer to `body`, whose bytes are `answer`.
-HttpAnswer WriteInferAnswer(const InferBody& body, const inference::ModelInferResponse& answer);
-
-// A message by the names of its fields; 64-bit integers are numbers, fields that are not set have their default.
-void WriteMessage(const google::protobuf::Message& message, JsonOut& json);
+// The answer to `body`, whose bytes are `answer`. The error is that of `bounds`.
+absl::StatusOr<HttpAnswer> WriteInferAnswer(const InferBody& body, const inference::ModelInferResponse& answer,
+                                            WorkBounds& bounds);
 
 }  // namespace edgewise::server
 

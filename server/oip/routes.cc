@@ -6,6 +6,7 @@
 #include "base/field_error.h"
 #include "http/bodies.pb.h"
 #include "server/http/json_in.h"
+#include "server/http/json_message.h"
 #include "server/http/json_out.h"
 #include "server/oip/admit.h"
 #include "server/oip/describe.h"
@@ -27,9 +28,9 @@ std::string VersionIn(const Exchange& exchange) {
 template <typename Response>
 void Tell(const ExchangePtr& exchange, const absl::StatusOr<Response>& response) {
   if (!response.ok()) return exchange->Refuse(response.status());
-  JsonOut json;
-  WriteMessage(*response, json);
-  exchange->AnswerJson(json.Take());
+  JsonOut json(*exchange);
+  WriteMessage(*response, JsonDialect::kPlain, json);
+  exchange->AnswerJson(json);
 }
 
 void TellReady(CallParts& parts, const ExchangePtr& exchange) {
@@ -60,12 +61,12 @@ void TellIndex(CallParts& parts, const ExchangePtr& exchange) {
     const absl::Status status = ReadJson(exchange->request.body, JsonDialect::kPlain, body, exchange->body_memory);
     if (!status.ok()) return exchange->Refuse(status);
   }
-  JsonOut json;
+  JsonOut json(*exchange);
   json.BeginArray();
   const inference::RepositoryIndexResponse index = DescribeRepository(parts.repository, body.ready());
-  for (const auto& model : index.models()) WriteMessage(model, json);
+  for (const auto& model : index.models()) WriteMessage(model, JsonDialect::kPlain, json);
   json.EndArray();
-  exchange->AnswerJson(json.Take());
+  exchange->AnswerJson(json);
 }
 
 // A call of infer, until its answer.
@@ -110,8 +111,9 @@ void Infer(CallParts& parts, const ExchangePtr& exchange) {
     inference::ModelInferResponse answer;
     if (end.ok()) end = WriteInfer(inference->call, inference->response, most, exchange->memory, answer);
     if (end.ok()) end = exchange->ExpectJson(answer.ByteSizeLong());
-    end.ok() ? exchange->Answer(WriteInferAnswer(inference->body, answer))
-             : exchange->Refuse(inference->call.Named(end));
+    if (!end.ok()) return exchange->Refuse(inference->call.Named(end));
+    absl::StatusOr<HttpAnswer> written = WriteInferAnswer(inference->body, answer, *exchange);
+    written.ok() ? exchange->Answer(*std::move(written)) : exchange->Refuse(written.status());
   };
   // What was read of the body ends here; how its outputs are to be written stays.
   inference->body.tensors.clear();
@@ -139,9 +141,12 @@ void AddOpenInferenceRoutes(Routes& routes, CallParts& parts) {
   routes.AddRefusal("/v2/logging", "the log is set when the server starts");
   const auto add = [&](const char* method, const char* path, void (*serve)(CallParts&, const ExchangePtr&)) {
     const bool infers = serve == Infer;
+    // The answer grows with the models. That whether a model is ready does not, and probes wait for it.
+    const bool grows = serve == TellModel || serve == TellConfig || serve == TellStatistics || serve == TellIndex;
     routes.Add({.method = method,
                 .path = path,
                 .error = PlainError,
+                .apart = grows,
                 .binary = std::string_view(method) == "POST",
                 .rpc = infers ? std::optional(Rpc::kPredict) : std::nullopt,
                 .serve = [&parts, serve](const ExchangePtr& exchange) { serve(parts, exchange); }});

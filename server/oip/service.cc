@@ -45,13 +45,18 @@ class InferReactor final : public UnaryReactor {
   std::unique_ptr<v1::PredictResponse> response_ = std::make_unique<v1::PredictResponse>();
 };
 
+// Whether an answer is short, or grows with the models and may be long.
+enum AnswerSize { kShort, kOfModels };
+
 // A method that tells what it finds.
 template <typename Request, typename Response>
 class TellReactor final : public UnaryReactor {
  public:
   using Tell = std::function<absl::StatusOr<Response>(const Request& request)>;
-  TellReactor(RpcContext& context, RawCall& call, const Tell& tell)
-      : UnaryReactor(context, call, Rpc::kOpenInference), tell_(tell) {}
+  TellReactor(RpcContext& context, RawCall& call, const Tell& tell, AnswerSize size)
+      : UnaryReactor(context, call, Rpc::kOpenInference), tell_(tell) {
+    apart_ = size == kOfModels;
+  }
 
  private:
   void Serve() override {
@@ -66,9 +71,9 @@ class TellReactor final : public UnaryReactor {
 
 template <typename Request, typename Response>
 std::function<std::unique_ptr<RawReactor>(RawCall& call)> Telling(
-    RpcContext& context, std::function<absl::StatusOr<Response>(const Request& request)> tell) {
-  return [&context, tell = std::move(tell)](RawCall& call) {
-    return std::make_unique<TellReactor<Request, Response>>(context, call, tell);
+    RpcContext& context, AnswerSize size, std::function<absl::StatusOr<Response>(const Request& request)> tell) {
+  return [&context, size, tell = std::move(tell)](RawCall& call) {
+    return std::make_unique<TellReactor<Request, Response>>(context, call, tell, size);
   };
 }
 
@@ -95,43 +100,43 @@ OpenInferenceService::OpenInferenceService(RpcContext& context, std::function<bo
   const Repository& models = context.repository;
   const ServerOptions& options = context.options;
   Add("/inference.GRPCInferenceService/ServerLive",
-      Telling<inference::ServerLiveRequest, inference::ServerLiveResponse>(context, [](const auto&) {
+      Telling<inference::ServerLiveRequest, inference::ServerLiveResponse>(context, kShort, [](const auto&) {
         inference::ServerLiveResponse response;
         response.set_live(true);
         return response;
       }));
   Add("/inference.GRPCInferenceService/ServerReady",
-      Telling<inference::ServerReadyRequest, inference::ServerReadyResponse>(context,
+      Telling<inference::ServerReadyRequest, inference::ServerReadyResponse>(context, kShort,
                                                                              [ready = std::move(ready)](const auto&) {
                                                                                inference::ServerReadyResponse response;
                                                                                response.set_ready(ready());
                                                                                return response;
                                                                              }));
   Add("/inference.GRPCInferenceService/ModelReady",
-      Telling<inference::ModelReadyRequest, inference::ModelReadyResponse>(context, [&models](const auto& request) {
-        return DescribeReady(models, request.name(), request.version());
-      }));
+      Telling<inference::ModelReadyRequest, inference::ModelReadyResponse>(
+          context, kShort,
+          [&models](const auto& request) { return DescribeReady(models, request.name(), request.version()); }));
   Add("/inference.GRPCInferenceService/ServerMetadata",
       Telling<inference::ServerMetadataRequest, inference::ServerMetadataResponse>(
-          context, [](const auto&) { return DescribeServer(); }));
+          context, kShort, [](const auto&) { return DescribeServer(); }));
   Add("/inference.GRPCInferenceService/ModelMetadata",
       Telling<inference::ModelMetadataRequest, inference::ModelMetadataResponse>(
-          context,
+          context, kOfModels,
           [&models](const auto& request) { return DescribeModel(models, request.name(), request.version()); }));
   Add("/inference.GRPCInferenceService/ModelInfer",
       [&context](RawCall& call) { return std::make_unique<InferReactor>(context, call); });
   Add("/inference.GRPCInferenceService/ModelConfig",
       Telling<inference::ModelConfigRequest, inference::ModelConfigResponse>(
-          context, [&models, &options](const auto& request) {
+          context, kOfModels, [&models, &options](const auto& request) {
             return DescribeConfig(models, options, request.name(), request.version());
           }));
   Add("/inference.GRPCInferenceService/ModelStatistics",
       Telling<inference::ModelStatisticsRequest, inference::ModelStatisticsResponse>(
-          context,
+          context, kOfModels,
           [&models](const auto& request) { return DescribeStatistics(models, request.name(), request.version()); }));
   Add("/inference.GRPCInferenceService/RepositoryIndex",
       Telling<inference::RepositoryIndexRequest, inference::RepositoryIndexResponse>(
-          context, [&models](const auto& request) { return DescribeRepository(models, request.ready()); }));
+          context, kOfModels, [&models](const auto& request) { return DescribeRepository(models, request.ready()); }));
 }
 
 }  // namespace edgewise::server

@@ -34,6 +34,7 @@ using Time = Clock::time_point;
 
 inline double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
+class AnswerLine;
 struct LoadedModel;
 class ModelMetrics;
 struct Shadow;
@@ -102,9 +103,13 @@ struct Ticket {
   std::function<void(const absl::Status&)> reply;  // called exactly once, on any thread; must not block
   v1::PredictResponse* response = nullptr;         // of Predict; filled before `reply` of an OK
   TokenStream* stream = nullptr;                   // of Generate; lives until `reply`
+  bool json = false;  // the answer becomes JSON, which is some three times as long as the message
+  // Orders `reply` and what `stream` gets among what the call sends (handler/answer_line.h). Null: nothing else is
+  // sent.
+  std::shared_ptr<AnswerLine> line;
   // The RPC holds it until its last message is sent. Admission makes it hold what the request takes from then on.
   MemoryHold* memory = nullptr;
-  // Its message is long and is prepared on a thread for such (handler/preparation_threads.h).
+  // Its message is long and is prepared on a thread for such (handler/long_work_threads.h).
   bool apart = false;
   bool alone = false;  // no other call is under way: the thread that brings it may compute it (schedule/queue.h)
   Time arrival;        // the RPC may set it, for a message that waited to be checked
@@ -135,6 +140,7 @@ struct Work {
   std::optional<GenerationWork> generation;  // of Generate
   uint64_t tokens = 0;                       // valid tokens of all inputs, one sample
   uint64_t held_bytes = 0;                   // of the inputs, results and answer, at most
+  uint64_t answer_bytes = 0;                 // of the message that answers a Predict, at most
   uint64_t cost = 0;  // for the queue's limit: positions, pads included, entries of biases and edges of given graphs
   bool may_degrade = false;    // its client takes less than it asked for (schedule/degrade.h)
   bool fits_deadline = false;  // likewise: as much as the deadline allows
@@ -160,8 +166,9 @@ struct Outcome {
   } generated;
 };
 
-// Three values that one stage each writes, and the outcome. Owned by the handler, the queue and the engine in turn.
-struct Request {
+// Three values that one stage each writes, and the outcome. Owned by the handler, the queue and the engine in turn. A
+// Predict that is computed is owned by shared pointers.
+struct Request : std::enable_shared_from_this<Request> {
   Ticket ticket;
   Work work;
   Forecast forecast;

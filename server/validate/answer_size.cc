@@ -156,6 +156,7 @@ absl::Status CheckAnswerSize(Work& work, const Model& model, const RequestLimits
   }
   const bool fits = bytes.response <= static_cast<double>(limits.max_response_bytes) &&
                     bytes.results <= static_cast<double>(limits.max_result_bytes);
+  work.answer_bytes = Whole(bytes.response);
   work.held_bytes = inputs + Whole(bytes.results + kAnswerObjects * bytes.response);
   return fits ? absl::OkStatus() : TooLarge(bytes, limits);
 }

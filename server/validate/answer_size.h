@@ -9,8 +9,9 @@
 
 namespace edgewise::server {
 
-// Sets work.held_bytes. RESOURCE_EXHAUSTED: the answer may exceed limits.max_response_bytes. INVALID_ARGUMENT: a
-// returned graph may have too many edges, or the results of the samples would take more than limits.max_result_bytes.
+// Sets work.answer_bytes and work.held_bytes. RESOURCE_EXHAUSTED: the answer may exceed limits.max_response_bytes.
+// INVALID_ARGUMENT: a returned graph may have too many edges, or the results of the samples would take more than
+// limits.max_result_bytes.
 absl::Status CheckAnswerSize(Work& work, const Model& model, const RequestLimits& limits);
 
 // Bytes of a checked sequence.

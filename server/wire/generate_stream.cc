@@ -12,6 +12,7 @@ void GenerateReactor::Serve() {
   Ticket ticket = NewTicket();
   ticket.reply = [this](const absl::Status& status) { End(status); };
   ticket.stream = this;
+  ticket.line = context_.handler.NewLine(principal_);
   context_.handler.Start(*message, std::move(ticket));  // the end may come before the return
 }
 

@@ -37,7 +37,7 @@ void OneMessageReactor::OnReadDone(bool ok) {
   if (status.ok() && !is_short && context_.handler.draining()) status = ShuttingDown();
   if (status.ok() && !is_short) status = message_memory_.Resize(message_.Length());
   if (!status.ok()) return Refuse(status);
-  if (!is_short) return ServeApart();
+  if (!is_short || apart_) return ServeApart();
   Serve();
   message_memory_.Shrink(0);
 }

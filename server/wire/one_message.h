@@ -43,6 +43,7 @@ class OneMessageReactor : public RawReactor, private AwaitedCall {
   const std::string peer_;
   const Principal principal_;
   std::stop_source cancelled_;
+  bool apart_ = false;  // a short message is served on a thread for long work too: its answer may be long
 
  private:
   const std::shared_ptr<MemoryAccount> account_ = context_.memory.AccountOf(principal_.name);
@@ -55,7 +56,7 @@ class OneMessageReactor : public RawReactor, private AwaitedCall {
   void OnBegun() final;
   void OnReadDone(bool ok) final;
   void GiveUp(const absl::Status& status) final { Refuse(status); }
-  // A long message is there, its length is checked.
+  // The message is there, its length is checked, and it is long or its answer may be.
   void ServeApart();
 
   Time deadline_;  // less what the call waited to be read: gRPC counts from there on

@@ -38,7 +38,7 @@ class PredictReactor final : public UnaryReactor {
 
 class ListModelsReactor final : public UnaryReactor {
  public:
-  using UnaryReactor::UnaryReactor;
+  ListModelsReactor(RpcContext& context, RawCall& call, Rpc rpc) : UnaryReactor(context, call, rpc) { apart_ = true; }
 
  private:
   void Serve() override {
@@ -52,7 +52,7 @@ class ListModelsReactor final : public UnaryReactor {
 
 class GetModelReactor final : public UnaryReactor {
  public:
-  using UnaryReactor::UnaryReactor;
+  GetModelReactor(RpcContext& context, RawCall& call, Rpc rpc) : UnaryReactor(context, call, rpc) { apart_ = true; }
 
  private:
   void Serve() override {

@@ -158,6 +158,7 @@ void StreamReactor::Serve(const v1::PredictRequest& message, Time arrival) {
                    .principal = principal_,
                    .reply = reply,
                    .response = owned->response.mutable_response(),
+                   .line = line_,
                    .memory = &owned->memory,
                    .apart = arrival != Time(),
                    .arrival = arrival};

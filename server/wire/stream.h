@@ -62,6 +62,7 @@ class StreamReactor final : public RawReactor, public Drainable, private Awaited
   std::stop_source cancelled_;
 
   const std::shared_ptr<MemoryAccount> account_ = context_.memory.AccountOf(principal_.name);
+  const std::shared_ptr<AnswerLine> line_ = context_.handler.NewLine(principal_);
   // State of the read in progress. It belongs to the thread that set reading_.
   bool began_ = false;  // a message has come
   grpc::ByteBuffer message_;

@@ -83,10 +83,11 @@ void ReadInfer(const std::string& text) {
   for (const server::InputTensor& tensor : body.tensors) raw += tensor.raw ? tensor.raw->size() : 0;
   Require(raw == tail.size(), "every byte behind the JSON is of a tensor");
   server::JsonOut json;
-  server::WriteMessage(body.message, json);
+  server::WriteMessage(body.message, server::JsonDialect::kPlain, json);
   Require(nlohmann::json::accept(json.text()), "a message is written as JSON");
   inference::ModelInferResponse answer;
-  Require(nlohmann::json::accept(server::WriteInferAnswer(body, answer).body), "an answer is JSON");
+  const absl::StatusOr<server::HttpAnswer> written = server::WriteInferAnswer(body, answer, NoBounds());
+  Require(written.ok() && nlohmann::json::accept(written->body), "an answer is JSON");
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "edgewise/v1/inference.pb.h"
 #include "http/bodies.pb.h"
 #include "server/http/json_in.h"
+#include "server/http/json_message.h"
 #include "server/http/json_out.h"
 
 namespace edgewise::server {
@@ -51,6 +52,108 @@ TEST(JsonOutTest, NumbersAreReadAsTheSame) {
   json.BeginArray().Number(0.1).Number(std::nan("")).Number(std::numeric_limits<float>::infinity());
   json.Unsigned(18446744073709551615u).Integer(-5).Bool(true).Null().EndArray();
   EXPECT_EQ(json.text(), "[0.1,null,null,18446744073709551615,-5,true,null]");
+}
+
+// Says no from the second time on.
+struct OnePiece final : WorkBounds {
+  absl::Status Continue() override { return ++asked > 1 ? absl::CancelledError("gone") : absl::OkStatus(); }
+  int asked = 0;
+};
+
+TEST(JsonOutTest, ALongTextEndsWhenItsBoundsSayNo) {
+  OnePiece bounds;
+  JsonOut json(bounds);
+  json.BeginArray();
+  for (int i = 0; i < 100000; ++i) json.Key("k").Number(0.5).String("text").BeginObject().EndObject();
+  json.EndArray();
+  EXPECT_TRUE(absl::IsCancelled(json.status())) << json.status();
+  EXPECT_EQ(json.text(), "");
+  EXPECT_EQ(bounds.asked, 2) << "nothing is written after that";
+}
+
+// Sets every field of a message, with two elements of each that is repeated. `depth` ends messages within themselves.
+void SetAll(google::protobuf::Message& message, int depth) {
+  using google::protobuf::FieldDescriptor;
+  const google::protobuf::Reflection& set = *message.GetReflection();
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor* field = message.GetDescriptor()->field(i);
+    for (int element = 0; element < (field->is_repeated() ? 2 : 1); ++element) {
+      const auto put = [&](auto one, auto added, auto value) {
+        field->is_repeated() ? (set.*added)(&message, field, value) : (set.*one)(&message, field, value);
+      };
+      using Reflection = google::protobuf::Reflection;
+      switch (field->cpp_type()) {
+        case FieldDescriptor::CPPTYPE_BOOL:
+          put(&Reflection::SetBool, &Reflection::AddBool, true);
+          break;
+        case FieldDescriptor::CPPTYPE_INT32:
+          put(&Reflection::SetInt32, &Reflection::AddInt32, -i - 1);
+          break;
+        case FieldDescriptor::CPPTYPE_UINT32:
+          put(&Reflection::SetUInt32, &Reflection::AddUInt32, 4000000000u + static_cast<uint32_t>(i));
+          break;
+        case FieldDescriptor::CPPTYPE_INT64:
+          put(&Reflection::SetInt64, &Reflection::AddInt64, int64_t{-1} << 60);
+          break;
+        case FieldDescriptor::CPPTYPE_UINT64:
+          put(&Reflection::SetUInt64, &Reflection::AddUInt64, ~uint64_t{0} - static_cast<uint64_t>(i));
+          break;
+        case FieldDescriptor::CPPTYPE_ENUM:
+          put(&Reflection::SetEnumValue, &Reflection::AddEnumValue, 1);
+          break;
+        case FieldDescriptor::CPPTYPE_FLOAT:
+          put(&Reflection::SetFloat, &Reflection::AddFloat,
+              element == 0 ? 0.1f : std::numeric_limits<float>::infinity());
+          break;
+        case FieldDescriptor::CPPTYPE_DOUBLE:
+          put(&Reflection::SetDouble, &Reflection::AddDouble,
+              i % 2 == 0 ? 0.1 : -std::numeric_limits<double>::infinity());
+          break;
+        case FieldDescriptor::CPPTYPE_STRING:
+          put(&Reflection::SetString, &Reflection::AddString, std::string("\"a\n\xC3\xA9"));
+          break;
+        case FieldDescriptor::CPPTYPE_MESSAGE:
+          if (depth > 0) {
+            SetAll(field->is_repeated() ? *set.AddMessage(&message, field) : *set.MutableMessage(&message, field),
+                   depth - 1);
+          }
+          break;
+      }
+    }
+  }
+}
+
+TEST(JsonMessageTest, IsReadByProtobufAsTheSameMessage) {
+  const auto expect_same = [](auto message, int depth) {
+    SetAll(message, depth);
+    JsonOut json;
+    WriteMessage(message, JsonDialect::kProtobuf, json);
+    decltype(message) read;
+    const auto status = google::protobuf::util::JsonStringToMessage(json.text(), &read);
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(read, message)) << json.text();
+    std::string theirs;  // has the same members in the same order; numbers may be longer
+    ASSERT_TRUE(google::protobuf::util::MessageToJsonString(message, &theirs).ok());
+    const auto names = [](const std::string& text) {
+      std::vector<std::string> found;
+      const nlohmann::json::parser_callback_t add = [&](int, nlohmann::json::parse_event_t event,
+                                                        nlohmann::json& value) {
+        if (event == nlohmann::json::parse_event_t::key) found.push_back(value.get<std::string>());
+        return true;
+      };
+      EXPECT_TRUE(nlohmann::json::parse(text, add).is_object());
+      return found;
+    };
+    EXPECT_EQ(names(json.text()), names(theirs));
+  };
+  for (const int depth : {0, 1, 5}) {
+    expect_same(v1::PredictResponse(), depth);
+    expect_same(v1::GenerateResponse(), depth);
+    expect_same(v1::ListModelsResponse(), depth);
+  }
+  JsonOut empty;
+  WriteMessage(v1::PredictResponse(), JsonDialect::kProtobuf, empty);
+  EXPECT_EQ(empty.text(), "{}");
 }
 
 TEST(JsonInTest, AContentIsATextOrTokensOrListsOfThem) {

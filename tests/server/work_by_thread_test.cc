@@ -1,53 +1,22 @@
 // Which threads work on a long message: none that serve calls do anything that grows with it but to read its bytes,
-// whatever the method is and whichever field is long. Work is counted as what `operator new` gives to each thread: to
-// parse a message, to check a part of it or to make tokens of it allocates about as much as there is.
+// whatever the method is and whichever field is long.
 #include <gtest/gtest.h>
-#include <pthread.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <cstring>
-#include <new>
 #include <utility>
 #include <vector>
 
-#include "server/handler/preparation_threads.h"
+#include "server/handler/long_work_threads.h"
 #include "tests/server/test_server.h"
-
-namespace {
-
-std::atomic<bool> counting{false};
-std::atomic<uint64_t> of_calls{0}, of_preparation{0};
-
-void* Allocate(size_t size) {
-  if (counting.load(std::memory_order_relaxed)) {
-    char name[16] = {};
-    pthread_getname_np(pthread_self(), name, sizeof name);
-    if (std::strcmp(name, "calls") == 0) of_calls.fetch_add(size);
-    if (std::strcmp(name, "preparation") == 0) of_preparation.fetch_add(size);
-  }
-  void* memory = std::malloc(size == 0 ? 1 : size);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-
-}  // namespace
-
-void* operator new(size_t size) { return Allocate(size); }
-void* operator new[](size_t size) { return Allocate(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+#include "tests/server/thread_allocations.h"
 
 namespace edgewise::server {
 namespace {
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
+using tests::kLittle;
 
 constexpr int kBytes = 256 << 10;  // of a long field
-constexpr uint64_t kLittle = 48 << 10;
 
 // A message in which one field is long, and its bytes.
 struct LongField {
@@ -131,15 +100,13 @@ class WorkByThreadTest : public ::testing::Test {
   }
 
   // What a connection and its thread take once is no work of a message.
-  WorkByThreadTest() { server_.Call("/edgewise.v1.InferenceService/ListModels", ""); }
+  WorkByThreadTest() { server_.Call("/edgewise.v1.InferenceService/Predict", ""); }
 
   // What each thread allocates for one call.
   std::pair<uint64_t, uint64_t> Allocated(const std::string& method, const std::string& bytes) {
-    of_calls = of_preparation = 0;
-    counting = true;
-    server_.Call("/edgewise.v1.InferenceService/" + method, bytes);
-    counting = false;
-    return {of_calls.load(), of_preparation.load()};
+    const tests::Allocations allocated =
+        tests::AllocationsDuring([&] { server_.Call("/edgewise.v1.InferenceService/" + method, bytes); });
+    return {allocated.calls, allocated.preparation};
   }
 
   void ExpectWorkApart(const std::string& method, Message& root, size_t least) {

@@ -1,4 +1,4 @@
-#include "server/handler/preparation_threads.h"
+#include "server/handler/long_work_threads.h"
 
 #include <pthread.h>
 #include <sys/resource.h>
@@ -19,9 +19,9 @@ constexpr double kRetrySeconds = 1.0;
 
 }  // namespace
 
-int PreparationThreads::UsualOfOne() { return std::clamp(UsableCores() / kCoresOfOne, 1, kMostOfOne); }
+int LongWorkThreads::UsualOfOne() { return std::clamp(UsableCores() / kCoresOfOne, 1, kMostOfOne); }
 
-void PreparationThreads::Start(const std::string& principal, Work work) {
+void LongWorkThreads::Start(const std::string& principal, Work work) {
   {
     const absl::MutexLock lock(&mutex_);
     if (waiting_ < most_) return Add(principal, std::move(work));
@@ -32,12 +32,12 @@ void PreparationThreads::Start(const std::string& principal, Work work) {
   work(WithRejection(std::move(full), Rejection::kQueueFull));
 }
 
-int64_t PreparationThreads::count() const {
+int64_t LongWorkThreads::count() const {
   const absl::MutexLock lock(&mutex_);
   return static_cast<int64_t>(waiting_ + running_);
 }
 
-void PreparationThreads::Stop() {
+void LongWorkThreads::Stop() {
   std::vector<std::thread> threads;
   {
     const absl::MutexLock lock(&mutex_);
@@ -47,23 +47,25 @@ void PreparationThreads::Stop() {
   for (std::thread& thread : threads) thread.join();
 }
 
-PreparationThreads::Turns::const_iterator PreparationThreads::Next() const {
+LongWorkThreads::Turns::const_iterator LongWorkThreads::Next() const {
   return std::find_if(turns_.begin(), turns_.end(), [this](const std::string& name) {
     mutex_.AssertReaderHeld();
     return lines_.at(name).running < of_one_;
   });
 }
 
-void PreparationThreads::Add(const std::string& principal, Work work) {
+void LongWorkThreads::Add(const std::string& principal, Work work) {
   Line& line = lines_[principal];
   if (line.waiting.empty()) turns_.push_back(principal);
   line.waiting.push_back(std::move(work));
   ++waiting_;
   // A thread that has just been made takes what comes next, where another is quicker.
-  if (threads_.size() < std::min(most_threads_, waiting_ + running_)) threads_.emplace_back([this] { Run(); });
+  if (!stopping_ && threads_.size() < std::min(most_threads_, waiting_ + running_)) {
+    threads_.emplace_back([this] { Run(); });
+  }
 }
 
-PreparationThreads::Work PreparationThreads::Displace(const std::string& principal, Work work) {
+LongWorkThreads::Work LongWorkThreads::Displace(const std::string& principal, Work work) {
   const auto own = lines_.find(principal);
   const size_t has = own == lines_.end() ? 0 : own->second.waiting.size();
   const auto most = std::max_element(lines_.begin(), lines_.end(), [](const auto& a, const auto& b) {
@@ -77,15 +79,15 @@ PreparationThreads::Work PreparationThreads::Displace(const std::string& princip
   return newest;
 }
 
-void PreparationThreads::Run() {
-  pthread_setname_np(pthread_self(), "preparation");
+void LongWorkThreads::Run() {
+  pthread_setname_np(pthread_self(), name_);
   setpriority(PRIO_PROCESS, 0, kNice);  // on Linux: of this thread
   while (true) {
     std::string principal;
     Work work;
     {
       const absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(this, &PreparationThreads::Due));
+      mutex_.Await(absl::Condition(this, &LongWorkThreads::Due));
       const auto next = Next();
       if (next == turns_.end()) return;
       principal = *next;

@@ -1,7 +1,8 @@
-// Threads that prepare long messages: parse them, check them, make tokens and pixels of what is in them. That may take
-// seconds, and the threads of calls serve every call of the server.
-#ifndef EDGEWISE_SERVER_HANDLER_PREPARATION_THREADS_H_
-#define EDGEWISE_SERVER_HANDLER_PREPARATION_THREADS_H_
+// Threads for work that grows with one message or one answer: to parse and check a long message and make tokens and
+// pixels of it, or to write a long answer. That may take seconds, and the threads that read and end calls serve all of
+// them.
+#ifndef EDGEWISE_SERVER_HANDLER_LONG_WORK_THREADS_H_
+#define EDGEWISE_SERVER_HANDLER_LONG_WORK_THREADS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -18,33 +19,33 @@
 
 namespace edgewise::server {
 
-// A message of more bytes is prepared on these threads, whatever is in it.
-inline constexpr size_t kShortMessage = 16 << 10;
+// A message of more bytes is prepared on these threads, whatever is in it, and an answer of more bytes written there.
+inline constexpr size_t kShortMessage = 16 << 10, kShortAnswer = 16 << 10;
 
-class PreparationThreads {
+class LongWorkThreads {
  public:
-  // Prepares one message, on one of these threads, after OK; or refuses it, on the thread of Start.
+  // Does one piece of work, on one of these threads, after OK; or refuses it, on the thread of Start.
   using Work = absl::AnyInvocable<void(const absl::Status&)>;
 
-  // How many messages of one principal are prepared at the same time: one for four cores, up to four.
+  // How many pieces of one principal are done at the same time: one for four cores, up to four.
   static int UsualOfOne();
   static constexpr int kThreads = 8;  // each begins when it is needed first
 
-  // At most `most` messages wait.
-  explicit PreparationThreads(size_t most, int of_one = UsualOfOne(), int threads = kThreads)
-      : most_(most), of_one_(of_one), most_threads_(static_cast<size_t>(threads)) {}
-  ~PreparationThreads() { Stop(); }
-  PreparationThreads(const PreparationThreads&) = delete;
-  PreparationThreads& operator=(const PreparationThreads&) = delete;
+  // `name`: of the threads, at most 15 characters. At most `most` pieces wait.
+  LongWorkThreads(const char* name, size_t most, int of_one = UsualOfOne(), int threads = kThreads)
+      : name_(name), most_(most), of_one_(of_one), most_threads_(static_cast<size_t>(threads)) {}
+  ~LongWorkThreads() { Stop(); }
+  LongWorkThreads(const LongWorkThreads&) = delete;
+  LongWorkThreads& operator=(const LongWorkThreads&) = delete;
 
-  // Principals take turns, a message each, those of one in order of arrival. The system shares the cores among the
-  // threads, so that the message of another principal is not waited for while a thread is free. Where too many wait,
-  // RESOURCE_EXHAUSTED with RetryInfo goes to `work`, or to the newest of the principal that has most, where it keeps
+  // Principals take turns, a piece each, those of one in order of arrival. The system shares the cores among the
+  // threads, so nobody waits for the work of another principal while a thread is free. If too many wait,
+  // RESOURCE_EXHAUSTED with RetryInfo goes to `work`, or to the newest of the principal that has most if that one keeps
   // as many as this one gets. Any thread.
   void Start(const std::string& principal, Work work);
-  // Those that wait or are prepared. Any thread.
+  // Those that wait or are done now. Any thread.
   int64_t count() const;
-  // Returns once all of them are done. None comes after that.
+  // Returns once all of them are done, with what they add. Nothing else comes after that.
   void Stop();
 
  private:
@@ -64,6 +65,7 @@ class PreparationThreads {
   // The one that is refused now that `work` has come to a full line; it may be `work` itself.
   Work Displace(const std::string& principal, Work work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  const char* const name_;
   const size_t most_;
   const int of_one_;
   const size_t most_threads_;
@@ -77,4 +79,4 @@ class PreparationThreads {
 
 }  // namespace edgewise::server
 
-#endif  // EDGEWISE_SERVER_HANDLER_PREPARATION_THREADS_H_
+#endif  // EDGEWISE_SERVER_HANDLER_LONG_WORK_THREADS_H_

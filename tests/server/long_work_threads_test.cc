@@ -1,8 +1,9 @@
-// The threads that prepare long messages: whose turn it is, who is refused, what is not prepared.
-#include "server/handler/preparation_threads.h"
+// The threads for long work: whose turn it is, who is refused, what is not done; the order of what one call sends.
+#include "server/handler/long_work_threads.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -12,6 +13,7 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "server/base/status_details.h"
+#include "server/handler/answer_line.h"
 #include "server/handler/handler.h"
 #include "server/handler/request_bounds.h"
 #include "tests/server/test_models.h"
@@ -27,7 +29,7 @@ struct Held {
   absl::Notification begun, go_on, ended;
   absl::Status status;
 
-  PreparationThreads::Work work() {
+  LongWorkThreads::Work work() {
     return [this](const absl::Status& of) {
       status = of;
       begun.Notify();
@@ -42,9 +44,9 @@ struct Held {
   }
 };
 
-TEST(PreparationThreadsTest, OneThatWaitsKeepsNoCallerAndFurtherOnesAreToldToComeBack) {
+TEST(LongWorkThreadsTest, OneThatWaitsKeepsNoCallerAndFurtherOnesAreToldToComeBack) {
   Held first, second, third;
-  PreparationThreads threads(1, 1, 1);
+  LongWorkThreads threads("long work", 1, 1, 1);
   EXPECT_EQ(threads.count(), 0);
   threads.Start("a", first.work());
   ASSERT_TRUE(first.Begins());
@@ -62,9 +64,9 @@ TEST(PreparationThreadsTest, OneThatWaitsKeepsNoCallerAndFurtherOnesAreToldToCom
   EXPECT_EQ(threads.count(), 0);
 }
 
-TEST(PreparationThreadsTest, AMessageDoesNotWaitForThatOfAnotherPrincipal) {
+TEST(LongWorkThreadsTest, AMessageDoesNotWaitForThatOfAnotherPrincipal) {
   Held first, second, other;
-  PreparationThreads threads(8, 1);
+  LongWorkThreads threads("long work", 8, 1);
   threads.Start("a", first.work());
   ASSERT_TRUE(first.Begins());
   threads.Start("a", second.work());
@@ -76,10 +78,10 @@ TEST(PreparationThreadsTest, AMessageDoesNotWaitForThatOfAnotherPrincipal) {
   EXPECT_TRUE(second.Ends());
 }
 
-TEST(PreparationThreadsTest, AtTheEndAllThatWaitIsDone) {
+TEST(LongWorkThreadsTest, AtTheEndAllThatWaitIsDone) {
   int done = 0;
   {
-    PreparationThreads threads(100, 1, 2);
+    LongWorkThreads threads("long work", 100, 1, 2);
     for (int i = 0; i < 100; ++i) threads.Start("a", [&done](const absl::Status&) { ++done; });
   }
   EXPECT_EQ(done, 100);
@@ -91,7 +93,7 @@ using Answers = std::vector<std::string>;  // "name number", and why where it wa
 Answers AnswersOf(size_t most, const std::vector<std::string>& names) {
   Answers answers;  // after the first one all come from the thread, but for refusals, which come before it goes on
   Held busy;
-  PreparationThreads threads(most, 1, 1);
+  LongWorkThreads threads("long work", most, 1, 1);
   threads.Start("busy", busy.work());
   EXPECT_TRUE(busy.Begins());
   std::map<std::string, int> counts;
@@ -107,12 +109,53 @@ Answers AnswersOf(size_t most, const std::vector<std::string>& names) {
   return answers;
 }
 
-TEST(PreparationThreadsTest, PrincipalsTakeTurns) {
+TEST(AnswerLineTest, PiecesAreWrittenOneByOneInTheirOrder) {
+  LongWorkThreads threads("long work", 8, 4, 4);
+  absl::Notification idle;
+  const auto line = std::make_shared<AnswerLine>(threads, "a", [&] { idle.Notify(); });
+  EXPECT_TRUE(line->idle());
+  absl::Notification go_on;
+  std::vector<int> written;  // by one thread at a time, or ThreadSanitizer would see it
+  for (int i = 0; i < 50; ++i) {
+    line->Add([&, i] {
+      if (i == 0) go_on.WaitForNotification();
+      written.push_back(i);
+    });
+  }
+  EXPECT_FALSE(line->idle());
+  go_on.Notify();
+  ASSERT_TRUE(idle.WaitForNotificationWithTimeout(kLong));
+  EXPECT_TRUE(line->idle());
+  ASSERT_EQ(written.size(), 50u);
+  EXPECT_TRUE(std::is_sorted(written.begin(), written.end()));
+}
+
+TEST(AnswerLineTest, AnotherLineOfThePrincipalTakesItsTurnBetweenTwoPieces) {
+  LongWorkThreads threads("long work", 8, 1, 1);
+  absl::Notification go_on;
+  absl::BlockingCounter lines(2);
+  const auto ended = [&] { lines.DecrementCount(); };
+  const auto first = std::make_shared<AnswerLine>(threads, "a", ended);
+  const auto second = std::make_shared<AnswerLine>(threads, "a", ended);
+  std::string order;
+  for (int i = 0; i < 3; ++i) {
+    first->Add([&, i] {
+      if (i == 0) go_on.WaitForNotification();
+      order += "1";
+    });
+  }
+  second->Add([&] { order += "2"; });
+  go_on.Notify();
+  lines.Wait();
+  EXPECT_EQ(order, "1211");
+}
+
+TEST(LongWorkThreadsTest, PrincipalsTakeTurns) {
   EXPECT_EQ(AnswersOf(16, {"a", "a", "a", "a", "b", "c", "b"}),
             (Answers{"a 1", "b 1", "c 1", "a 2", "b 2", "a 3", "a 4"}));
 }
 
-TEST(PreparationThreadsTest, OneThatHasManyGivesWayWhereTheLineIsFull) {
+TEST(LongWorkThreadsTest, OneThatHasManyGivesWayWhereTheLineIsFull) {
   EXPECT_EQ(AnswersOf(3, {"a", "a", "a", "a", "b", "b", "c"}),
             (Answers{"a 4 refused", "a 3 refused", "b 2 refused", "a 2 refused", "a 1", "b 1", "c 1"}));
 }
@@ -199,7 +242,7 @@ class ApartTest : public ::testing::Test {
 };
 
 TEST_F(ApartTest, ImagesKeepNoCallerAndCountAsInFlight) {
-  if (PreparationThreads::UsualOfOne() > 1) GTEST_SKIP() << "a thread is free";
+  if (LongWorkThreads::UsualOfOne() > 1) GTEST_SKIP() << "a thread is free";
   Held busy;
   KeepBusy(busy);
   End first, second;
@@ -232,7 +275,7 @@ TEST_F(ApartTest, WhatNobodyWaitsForIsNotPrepared) {
 }
 
 TEST_F(ApartTest, ADrainWaitsForMessagesThatCameBeforeUntilItIsOver) {
-  if (PreparationThreads::UsualOfOne() > 1) GTEST_SKIP() << "a thread is free";
+  if (LongWorkThreads::UsualOfOne() > 1) GTEST_SKIP() << "a thread is free";
   for (const bool over : {false, true}) {
     RequestHandler handler(options_, memory_, repository_, queue_);
     Held busy;
