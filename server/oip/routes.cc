@@ -89,12 +89,10 @@ absl::Status Read(CallParts& parts, Exchange& exchange, Inference& inference) {
   message.set_model_name(NameIn(exchange));
   if (!version.empty()) message.set_model_version(version);
   if (!status.ok()) {
-    v1::PredictRequest named;  // for its metrics
-    named.set_model(message.model_name());
-    parts.handler.CountUnadmitted(named, status);
+    parts.handler.Name(exchange.call, message.model_name());
     return status;
   }
-  status = AdmitInfer(parts, message, inference.body.tensors, exchange.body_memory, inference.call);
+  status = AdmitInfer(parts, message, inference.body.tensors, exchange.body_memory, exchange.call, inference.call);
   if (message.id().empty()) inference.call.request.set_request_id(request.id);
   return status;
 }
@@ -104,7 +102,7 @@ void Infer(CallParts& parts, const ExchangePtr& exchange) {
   const absl::Status status = Read(parts, *exchange, *inference);
   if (!status.ok()) return exchange->Refuse(status);
   Ticket ticket = TicketOf(*exchange, Rpc::kPredict, exchange->memory);
-  ticket.deadline = inference->call.DeadlineOf(exchange->arrival, exchange->deadline);
+  ticket.deadline = inference->call.DeadlineOf(exchange->call.arrival, exchange->deadline);
   ticket.response = &inference->response;
   ticket.reply = [exchange, inference, most = parts.options.limits.max_response_bytes](absl::Status end) {
     inference::ModelInferResponse answer;
@@ -138,10 +136,11 @@ void AddOpenInferenceRoutes(Routes& routes, CallParts& parts) {
   }
   routes.AddRefusal("/v2/logging", "the log is set when the server starts");
   const auto add = [&](const char* method, const char* path, void (*serve)(CallParts&, const ExchangePtr&)) {
-    const bool infers = serve == Infer;
+    const bool infers = serve == Infer, probes = serve == TellReady;
     routes.Add({.method = method,
                 .path = path,
                 .error = PlainError,
+                .quiet = probes,
                 .binary = std::string_view(method) == "POST",
                 .rpc = infers ? std::optional(Rpc::kPredict) : std::nullopt,
                 .serve = [&parts, serve](const ExchangePtr& exchange) { serve(parts, exchange); }});

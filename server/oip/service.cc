@@ -15,13 +15,13 @@ namespace {
 
 class InferReactor final : public UnaryReactor {
  public:
-  InferReactor(RpcContext& context, RawCall& call) : UnaryReactor(context, call, Rpc::kModelInfer) {}
+  InferReactor(RpcContext& context, RawCall& call) : UnaryReactor(context, call, Rpc::kModelInfer, Rpc::kPredict) {}
 
  private:
   void Serve() override {
     ParsedMessage<inference::ModelInferRequest> message;
     if (!Take(*message)) return;
-    const absl::Status status = AdmitInfer(context_, *message, TensorsOf(*message), message_memory_, infer_);
+    const absl::Status status = AdmitInfer(context_, *message, TensorsOf(*message), message_memory_, record(), infer_);
     if (!status.ok()) return End(status);
     Ticket ticket = NewTicket();
     ticket.deadline = infer_.DeadlineOf(context_.options.clock(), ticket.deadline);
@@ -50,8 +50,10 @@ template <typename Request, typename Response>
 class TellReactor final : public UnaryReactor {
  public:
   using Tell = std::function<absl::StatusOr<Response>(const Request& request)>;
-  TellReactor(RpcContext& context, RawCall& call, const Tell& tell)
-      : UnaryReactor(context, call, Rpc::kOpenInference), tell_(tell) {}
+  TellReactor(RpcContext& context, RawCall& call, const Tell& tell, bool probe)
+      : UnaryReactor(context, call, Rpc::kOpenInference), tell_(tell) {
+    record().quiet = probe;
+  }
 
  private:
   void Serve() override {
@@ -66,9 +68,9 @@ class TellReactor final : public UnaryReactor {
 
 template <typename Request, typename Response>
 std::function<std::unique_ptr<RawReactor>(RawCall& call)> Telling(
-    RpcContext& context, std::function<absl::StatusOr<Response>(const Request& request)> tell) {
-  return [&context, tell = std::move(tell)](RawCall& call) {
-    return std::make_unique<TellReactor<Request, Response>>(context, call, tell);
+    RpcContext& context, std::function<absl::StatusOr<Response>(const Request& request)> tell, bool probe = false) {
+  return [&context, tell = std::move(tell), probe](RawCall& call) {
+    return std::make_unique<TellReactor<Request, Response>>(context, call, tell, probe);
   };
 }
 
@@ -95,22 +97,27 @@ OpenInferenceService::OpenInferenceService(RpcContext& context, std::function<bo
   const Repository& models = context.repository;
   const ServerOptions& options = context.options;
   Add("/inference.GRPCInferenceService/ServerLive",
-      Telling<inference::ServerLiveRequest, inference::ServerLiveResponse>(context, [](const auto&) {
-        inference::ServerLiveResponse response;
-        response.set_live(true);
-        return response;
-      }));
+      Telling<inference::ServerLiveRequest, inference::ServerLiveResponse>(
+          context,
+          [](const auto&) {
+            inference::ServerLiveResponse response;
+            response.set_live(true);
+            return response;
+          },
+          true));
   Add("/inference.GRPCInferenceService/ServerReady",
-      Telling<inference::ServerReadyRequest, inference::ServerReadyResponse>(context,
-                                                                             [ready = std::move(ready)](const auto&) {
-                                                                               inference::ServerReadyResponse response;
-                                                                               response.set_ready(ready());
-                                                                               return response;
-                                                                             }));
+      Telling<inference::ServerReadyRequest, inference::ServerReadyResponse>(
+          context,
+          [ready = std::move(ready)](const auto&) {
+            inference::ServerReadyResponse response;
+            response.set_ready(ready());
+            return response;
+          },
+          true));
   Add("/inference.GRPCInferenceService/ModelReady",
-      Telling<inference::ModelReadyRequest, inference::ModelReadyResponse>(context, [&models](const auto& request) {
-        return DescribeReady(models, request.name(), request.version());
-      }));
+      Telling<inference::ModelReadyRequest, inference::ModelReadyResponse>(
+          context, [&models](const auto& request) { return DescribeReady(models, request.name(), request.version()); },
+          true));
   Add("/inference.GRPCInferenceService/ServerMetadata",
       Telling<inference::ServerMetadataRequest, inference::ServerMetadataResponse>(
           context, [](const auto&) { return DescribeServer(); }));

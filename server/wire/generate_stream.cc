@@ -9,7 +9,7 @@ namespace edgewise::server {
 void GenerateReactor::Serve() {
   ParsedMessage<v1::GenerateRequest> message;
   if (!Take(*message)) return;
-  Ticket ticket = NewTicket();
+  Ticket ticket = NewTicket(Rpc::kGenerate);
   ticket.reply = [this](const absl::Status& status) { End(status); };
   ticket.stream = this;
   context_.handler.Start(*message, std::move(ticket));  // the end may come before the return
@@ -38,7 +38,6 @@ void GenerateReactor::Advance() {
   finished_ = true;
   const absl::Status status = status_;
   mutex_.Unlock();
-  context_.metrics.CountRpc(Rpc::kGenerate, status.code());
   context_.Finish(*this, *call_, status);
 }
 
@@ -51,6 +50,7 @@ void GenerateReactor::Send(std::unique_ptr<v1::GenerateResponse> message) {
 }
 
 void GenerateReactor::End(const absl::Status& status) {
+  Record(status);
   mutex_.Lock();
   ended_ = true;
   status_ = status;
