@@ -74,6 +74,7 @@ absl::Status FlagSet::Set(Flag& flag, const std::string& given, const std::strin
 
 absl::Status FlagSet::ReadEnvironment(const std::string& prefix, const char* const* environment,
                                       std::vector<std::string>* misspelt) {
+  absl::Status first;
   std::set<std::string> known;
   for (const Flag& flag : flags_) known.insert(absl::AsciiStrToUpper(flag.name));
   for (; *environment != nullptr; ++environment) {
@@ -90,11 +91,9 @@ absl::Status FlagSet::ReadEnvironment(const std::string& prefix, const char* con
     if (flag.seen) continue;
     std::vector<std::string> values = {value};
     if (flag.list) values = absl::StrSplit(value, ',', absl::SkipEmpty());
-    for (const std::string& one : values) {
-      if (absl::Status status = Set(flag, variable, one); !status.ok()) return status;
-    }
+    for (const std::string& one : values) first.Update(Set(flag, variable, one));
   }
-  return absl::OkStatus();
+  return first;
 }
 
 absl::Status FlagSet::Parse(std::span<const std::string> arguments) {

@@ -297,6 +297,7 @@ int Main(int argc, char** argv) {
   }
   std::vector<std::string> misspelt;
   if (const absl::Status status = ReadFlags(arguments, settings, misspelt); !status.ok()) {
+    for (const std::string& variable : misspelt) Fail(kBadFlags, variable);  // perhaps what is missing
     return Fail(kBadFlags, std::string(status.message()));
   }
   ServerOptions& options = settings.options;

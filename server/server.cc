@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
@@ -54,6 +56,7 @@ namespace {
 constexpr uint32_t kOtherFiles = 32;
 // The names under which grpc.health.v1 knows the server as a whole: none, and those of its services.
 constexpr const char* kWholeServer[] = {"", "edgewise.v1.InferenceService", "inference.GRPCInferenceService"};
+constexpr char kWaitsForFailed[] = "--ready=all waits for models that failed to load";
 constexpr auto kPoll = std::chrono::milliseconds(5);
 constexpr auto kStopWork = std::chrono::seconds(5);      // the layer that runs, at most
 constexpr auto kFlushAnswers = std::chrono::seconds(2);  // longer than a busy machine takes
@@ -67,7 +70,7 @@ void Configure(uint64_t memory, grpc::ServerBuilder& builder) {
   }
   const std::pair<const char*, int> arguments[] = {
       {GRPC_ARG_ENABLE_CHANNELZ, 0},
-      {GRPC_ARG_MAX_METADATA_SIZE, 8192},
+      {GRPC_ARG_MAX_METADATA_SIZE, 2 * kMaxMetadata},
       {GRPC_ARG_MAX_CONCURRENT_STREAMS, 100},
       {GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000},
       {GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300000},
@@ -152,7 +155,9 @@ struct Server::Parts {
   AwaitedCalls awaited{options.clock};
   Watchdog watchdog{options, awaited, memory, backend, *gate, metrics};
   LoneClient lone_client;
-  CallParts calls{options, handler, repository, metrics, memory, awaited, largest_message, *gate, lone_client};
+  CallLog call_log{metrics, options.clock};
+  CallParts calls{options, handler,         repository, metrics,  memory,
+                  awaited, largest_message, *gate,      call_log, lone_client};
   RpcContext rpcs{calls};
   InferenceServiceImpl service;
   OpenInferenceService open_inference;
@@ -173,6 +178,7 @@ struct Server::Parts {
   std::atomic<bool> leaving = false;  // AnnounceDrain
   absl::Mutex health_mutex;
   std::map<std::string, bool> serving ABSL_GUARDED_BY(health_mutex);  // by model name, removed ones included
+  std::string failed_models ABSL_GUARDED_BY(health_mutex);            // that ReadyWhen::kAll waits for
   bool drained = false;
   std::atomic<bool> calls_ended = false;
 
@@ -193,14 +199,20 @@ struct Server::Parts {
     }
     for (auto& [name, serves] : serving) serves = false;
     for (const ModelStatus& status : models) serving[status.name] |= status.loaded != nullptr;
-    bool all = true;
     any = false;
+    std::set<std::string> missing;
     for (const ModelStatus& status : models) {
       any = any || serving[status.name];
-      all &= serving[status.name];
+      if (!serving[status.name]) missing.insert(status.name);
     }
-    if (settled && any && (all || options.ready == ReadyWhen::kAny)) started = true;
+    if (settled && any && (missing.empty() || options.ready == ReadyWhen::kAny)) started = true;
     ready = started && any;
+    const bool waits = settled && !started && options.ready == ReadyWhen::kAll;
+    const std::string awaited = waits ? absl::StrJoin(missing, ", ") : "";
+    if (!awaited.empty() && awaited != failed_models) {
+      Log(LogLevel::kError, "not ready", {{"reason", kWaitsForFailed}, {"models", awaited}});
+    }
+    failed_models = awaited;
     for (const auto& [name, serves] : serving) health.Set(name, serves);
     for (const char* all : kWholeServer) health.Set(all, ready);
   }
@@ -253,9 +265,17 @@ struct Server::Parts {
                          : leaving   ? "draining"
                          : !settled  ? "loading"
                          : ready     ? "ready"
-                         : any       ? "model missing"
+                         : any       ? "model failed"
                                      : "no model";
-    absl::StrAppend(json, "{\"ready\":", is_ready() ? "true" : "false", ",\"status\":\"", status, "\",\"models\":[");
+    absl::StrAppend(json, "{\"ready\":", is_ready() ? "true" : "false", ",\"status\":\"", status, "\"");
+    {
+      const absl::MutexLock lock(&health_mutex);
+      if (!failed_models.empty()) {
+        const std::string reason = absl::StrCat(kWaitsForFailed, ": ", failed_models);
+        absl::StrAppend(json, ",\"reason\":", JsonString(reason));
+      }
+    }
+    absl::StrAppend(json, ",\"models\":[");
     const char* comma = "";
     for (const ModelStatus& model : repository.List()) {
       absl::StrAppend(json, comma, "{\"name\":", JsonString(model.name), ",\"version\":", model.version,
@@ -296,6 +316,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (!listener.ok()) return listener.status();
   parts->listener = *std::move(listener);
   parts->rpcs.listener = parts->listener.get();
+  parts->gate->log = &parts->call_log;
   Parts* raw = parts.get();
   parts->loader = std::make_unique<Loader>(
       raw->repository, *raw->backend, [raw](const auto& work) { return raw->queue.RunOnEngine(work); },
@@ -317,7 +338,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     services.push_back(&parts->reflection);
     builder.RegisterService(&parts->reflection);
   }
-  parts->call_threads = std::make_unique<CallThreads>(builder, *parts->gate, WhyNotServed);
+  parts->call_threads = std::make_unique<CallThreads>(builder, *parts->gate, parts->call_log, WhyNotServed);
   parts->grpc = builder.BuildAndStart();
   if (!parts->grpc) return absl::InternalError("gRPC does not start");
   for (const char* all : kWholeServer) parts->health.Set(all, false);
@@ -436,6 +457,7 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   parts_->handler.StopAnswers();
   parts_->http_port.reset();
   parts_->metrics_port.reset();
+  parts_->call_log.TellHeldBack(Time::max());
   Log(LogLevel::kInfo, "stopped", {{"cancelled", cancelled}, {"unsent", unsent}});
 }
 

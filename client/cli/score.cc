@@ -98,8 +98,7 @@ struct Score {
 // A smaller piece may do better.
 bool IsTooLarge(const absl::Status& status) {
   const std::string message(status.message());
-  return (status.code() == absl::StatusCode::kResourceExhausted &&
-          message.find("queue is full") == std::string::npos) ||
+  return (status.code() == absl::StatusCode::kResourceExhausted && message.find("try again") == std::string::npos) ||
          (status.code() == absl::StatusCode::kInvalidArgument && message.find("would hold") != std::string::npos);
 }
 

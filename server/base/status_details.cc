@@ -13,6 +13,8 @@ namespace {
 
 constexpr int64_t kNanosPerSecond = 1000000000;
 constexpr char kRejectionUrl[] = "edgewise/rejection";
+constexpr const char* kRejectionNames[] = {"queue_full", "deadline", "cancelled", "draining",
+                                           "invalid",    "budget",   "oom",       "not_ready"};
 constexpr std::pair<absl::StatusCode, Rejection> kUsualRejections[] = {
     {absl::StatusCode::kInvalidArgument, Rejection::kInvalid},
     {absl::StatusCode::kNotFound, Rejection::kInvalid},
@@ -52,6 +54,19 @@ std::optional<Rejection> RejectionOf(const absl::Status& status) {
     if (status.code() == code) return reason;
   }
   return std::nullopt;
+}
+
+const char* RejectionName(Rejection reason) { return kRejectionNames[static_cast<size_t>(reason)]; }
+
+const char* RefusalReason(const absl::Status& status) {
+  if (const std::optional<Rejection> reason = RejectionOf(status)) return RejectionName(*reason);
+  if (absl::IsUnauthenticated(status)) return "unauthenticated";
+  return absl::IsUnimplemented(status) ? "not_served" : "failed";
+}
+
+std::string LogTextOf(const absl::Status& status) {
+  const bool tells_of_server = absl::IsInternal(status) || status.GetPayload(kRetryInfoUrl).has_value();
+  return tells_of_server ? std::string(status.message()) : "";
 }
 
 absl::Status ShuttingDown() {

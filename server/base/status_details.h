@@ -3,6 +3,7 @@
 #ifndef EDGEWISE_SERVER_BASE_STATUS_DETAILS_H_
 #define EDGEWISE_SERVER_BASE_STATUS_DETAILS_H_
 
+#include <cstddef>
 #include <optional>
 #include <string>
 
@@ -19,12 +20,23 @@ void SetRetryDelay(absl::Status& status, double seconds);
 std::optional<double> RetryDelayOf(const absl::Status& status);
 
 // Why a request got no answer, as edgewise_rejections_total counts it.
+// As kRejectionNames (status_details.cc) names them.
 enum class Rejection { kQueueFull, kDeadline, kCancelled, kDraining, kInvalid, kBudget, kOutOfMemory, kNotReady };
+inline constexpr size_t kRejections = 8;
 
 // For a reason that the status code does not tell. No effect on OK.
 absl::Status WithRejection(absl::Status status, Rejection reason);
 // That reason, or else the usual one of the code. None for OK and for failures of the server.
 std::optional<Rejection> RejectionOf(const absl::Status& status);
+
+// The label of a reason in metrics and in the log: "queue_full".
+const char* RejectionName(Rejection reason);
+// Why a call was refused, of a closed set: the name of its Rejection; "unauthenticated"; "not_served" if there is no
+// such method or path; "failed" if the server failed.
+const char* RefusalReason(const absl::Status& status);
+// The message of the status if it tells of the server alone, so that the log may show it: a failure of the server
+// (INTERNAL), or a refusal that says when to come again. Empty for others: they quote what the client sent.
+std::string LogTextOf(const absl::Status& status);
 
 // UNAVAILABLE with RetryInfo: the answer during a drain.
 absl::Status ShuttingDown();

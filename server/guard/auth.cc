@@ -33,8 +33,15 @@ Digest Sha256(const std::string& text) {
   return digest;
 }
 
-absl::string_view ViewOf(const grpc_slice& slice) {
-  return {reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice)};
+// RESOURCE_EXHAUSTED: there is more than kMaxMetadata, as HTTP/2 counts it (RFC 9113, 6.5.2).
+absl::Status CheckMetadata(absl::Span<const grpc_metadata> metadata) {
+  size_t bytes = 0;
+  for (const grpc_metadata& field : metadata) {
+    bytes += GRPC_SLICE_LENGTH(field.key) + GRPC_SLICE_LENGTH(field.value) + 32;
+  }
+  if (bytes <= kMaxMetadata) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the metadata of the call has ", bytes, " bytes; the server takes at most ", kMaxMetadata));
 }
 
 // Credentials of gRPC's core with the gate.
@@ -55,16 +62,18 @@ class GatedCredentials final : public grpc::ServerCredentials {
   void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {}
 
  private:
-  // gRPC asks it for each call. `state`: the gate. The header stays with the call, for PrincipalOf.
+  // gRPC asks it for each call, before the method is looked up; a server that shuts down gives no call to a method. The
+  // token is looked at when the call begins (PrincipalOf). `state`: the gate.
   static void Process(void* state, grpc_auth_context*, const grpc_metadata* metadata, size_t count,
                       grpc_process_auth_metadata_done_cb done, void* call) {
     const Gate& gate = *static_cast<const Gate*>(state);
     gate.counts.come.fetch_add(1, std::memory_order_relaxed);
-    std::vector<absl::string_view> authorization;
-    for (const grpc_metadata& header : absl::MakeConstSpan(metadata, count)) {
-      if (grpc_slice_str_cmp(header.key, "authorization") == 0) authorization.push_back(ViewOf(header.value));
+    const absl::Status status = gate.closed() ? ShuttingDown() : CheckMetadata(absl::MakeConstSpan(metadata, count));
+    if (!status.ok() && gate.log != nullptr) {
+      Call refused;  // neither its method nor its peer is told here
+      refused.arrival = gate.log->now();
+      gate.log->End(refused, status);
     }
-    const absl::Status status = gate.Admit(authorization).status();
     done(call, nullptr, 0, nullptr, 0, static_cast<grpc_status_code>(status.code()),
          status.ok() ? nullptr : std::string(status.message()).c_str());
   }
@@ -140,7 +149,7 @@ absl::Status Gate::ReadTokens(const std::string& file) {
 }
 
 absl::StatusOr<std::optional<Principal>> Gate::Admit(absl::Span<const absl::string_view> authorization) const {
-  if (closed_.load(std::memory_order_relaxed)) return ShuttingDown();
+  if (closed()) return ShuttingDown();
   const std::shared_ptr<const TokenSet> known = tokens();
   if (!known) return std::nullopt;
   if (authorization.empty()) return absl::UnauthenticatedError("authorization is missing; send \"Bearer <token>\"");

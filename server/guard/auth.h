@@ -1,5 +1,5 @@
-// The gate that every call passes before its method is looked up, health and reflection included: it turns calls away
-// during a drain, and clients without a token.
+// The gate that every call passes before its method has it, health and reflection included: it turns calls away during
+// a drain, and clients without a token.
 #ifndef EDGEWISE_SERVER_GUARD_AUTH_H_
 #define EDGEWISE_SERVER_GUARD_AUTH_H_
 
@@ -21,11 +21,15 @@
 #include "absl/types/span.h"
 #include "server/base/options.h"
 #include "server/guard/certificates.h"
+#include "server/observe/call_log.h"
 #include "server/request/request.h"
 
 namespace edgewise::server {
 
 using Digest = std::array<uint8_t, 32>;
+
+// The most metadata of a call, in bytes. gRPC's own limit, above which it closes the connection, is twice this.
+inline constexpr size_t kMaxMetadata = 8192;
 
 // Bearer tokens, kept as SHA-256 digests. Immutable; any thread.
 class TokenSet {
@@ -65,10 +69,12 @@ class Gate {
   absl::StatusOr<std::optional<Principal>> Admit(absl::Span<const absl::string_view> authorization) const;
   // Turns every call away from now on.
   void Close() { closed_.store(true); }
+  bool closed() const { return closed_.load(std::memory_order_relaxed); }
   // Null: no token is needed.
   std::shared_ptr<const TokenSet> tokens() const;
 
   mutable CallCounts counts;
+  CallLog* log = nullptr;  // of the calls that find the gate closed; set before any comes
 
  private:
   std::atomic<bool> closed_ = false;

@@ -4,14 +4,17 @@
 
 #include <grpcpp/server_context.h>
 
+#include <string>
+
+#include "absl/status/statusor.h"
 #include "server/guard/auth.h"
 #include "server/request/request.h"
 
 namespace edgewise::server {
 
 // The caller's token, as the first 16 hexadecimal digits of its digest; else the subject of the client's certificate;
-// else the IP address without its port. Any thread.
-Principal PrincipalOf(const grpc::ServerContextBase& call, const Gate& gate);
+// else the IP address without its port. Errors: Gate::Admit. Any thread.
+absl::StatusOr<Principal> PrincipalOf(const grpc::ServerContextBase& call, const Gate& gate);
 
 // "ipv4:10.0.0.1:1234" without ":1234".
 std::string WithoutPort(const std::string& peer);

@@ -71,31 +71,27 @@ void FillTiming(const Request& request, double total_seconds, v1::Timing& timing
                                                   : outcome.batch_tokens);
 }
 
-void LogAnswer(const Request& request, double seconds) {
-  const Ticket& ticket = request.ticket;
+// For the log of the call.
+void AddWork(const Request& request, Call& call) {
   const Outcome& outcome = request.outcome;
   const bool generates = request.work.generation.has_value();
-  std::vector<LogField> fields = {
-      {"request_id", ticket.id}, {"model", ticket.model->name}, {"version", ticket.model->version}, {"code", "OK"}};
-  if (generates) {
-    fields.insert(fields.end(),
-                  {{"prompt_tokens", request.work.tokens}, {"generated_tokens", outcome.generated.tokens}});
-  } else {
-    fields.push_back({"inputs", request.work.inputs.size()});
-  }
-  double edges = outcome.generated.edges, pairs = outcome.generated.pairs;  // mean per sample
+  const absl::MutexLock lock(&call.mutex);
+  CallWork& work = call.work;
+  ++work.requests;
+  call.version = request.ticket.model->version;
+  work.generates |= generates;
+  work.inputs += request.work.inputs.size();
+  if (generates) work.prompt_tokens += request.work.tokens;
+  work.generated_tokens += outcome.generated.tokens;
+  work.samples = std::max(work.samples, generates ? request.forecast.samples : outcome.results.front().samples);
+  work.edges += outcome.generated.edges;
+  work.pairs += outcome.generated.pairs;
   for (const InputResult& result : outcome.results) {
-    edges += result.edges;
-    pairs += static_cast<double>(result.pairs);
+    work.edges += result.edges;
+    work.pairs += static_cast<double>(result.pairs);
   }
-  fields.insert(fields.end(), {{"samples", generates ? request.forecast.samples : outcome.results.front().samples},
-                               {"edges", edges},
-                               {"density", pairs > 0.0 ? edges / pairs : 0.0},
-                               {"queue_us", Microseconds(outcome.queue_seconds)},
-                               {"compute_us", Microseconds(outcome.compute_seconds)},
-                               {"total_us", Microseconds(seconds)}});
-  if (ticket.route != nullptr) fields.push_back({"route", ticket.route});
-  Log(LogLevel::kInfo, generates ? "generation" : "request", fields);
+  work.queue_seconds = std::max(work.queue_seconds, outcome.queue_seconds);
+  work.compute_seconds += outcome.compute_seconds;
 }
 
 }  // namespace
@@ -103,6 +99,7 @@ void LogAnswer(const Request& request, double seconds) {
 template <typename Message>
 void RequestHandler::Start(const Message& message, Ticket ticket) {
   in_flight_.fetch_add(1);
+  if (ticket.call != nullptr) ticket.call->started = true;
   if (ticket.arrival == Time()) ticket.arrival = queue_.now();
   RequestBounds bounds(ticket, [&] { return CheckWanted(ticket.stopping, ticket.deadline); });
   bool apart = !ticket.apart && !draining() && HasImages(message);
@@ -112,7 +109,7 @@ void RequestHandler::Start(const Message& message, Ticket ticket) {
   if (apart) {
     StartApart(message, std::move(ticket));
   } else if (!request.ok()) {
-    return Refuse(ticket, request.status());
+    Refuse(ticket, request.status());
   } else {
     Request& admitted = **request;
     const absl::Status status = queue_.Push(*request);
@@ -133,8 +130,8 @@ void RequestHandler::StartApart(const Message& message, Ticket ticket) {
                                   ticket = std::make_unique<Ticket>(std::move(ticket))](const absl::Status& refused) {
     const absl::Status status = refused.ok() ? CheckWanted(ticket->stopping, ticket->deadline) : refused;
     if (status.ok()) return Start(*copy, std::move(*ticket));
-    CountUnadmitted(*copy, status);
-    ticket->reply(status);
+    ticket->metrics = repository_.Resolve(copy->model(), copy->version()).metrics;
+    Refuse(*ticket, status);
   });
 }
 
@@ -142,10 +139,14 @@ template <typename Message>
 absl::StatusOr<RequestPtr> RequestHandler::Admit(const Message& message, WorkBounds& bounds, Ticket& ticket) {
   Resolved resolved = repository_.Resolve(message.model(), message.version());
   ticket.metrics = resolved.metrics;
+  if (ticket.call != nullptr) Name(*ticket.call, message.model(), resolved);
   if (absl::IsInvalidArgument(resolved.status)) return resolved.status;
   RETURN_IF_ERROR(CheckRequestId(message.request_id()));
   ticket.id = message.request_id();
-  ticket.model_name = message.model();
+  if (ticket.call != nullptr) {
+    const absl::MutexLock lock(&ticket.call->mutex);
+    ticket.call->request_id = ticket.id;
+  }
   if (draining() && !ticket.apart) return ShuttingDown();
   RETURN_IF_ERROR(resolved.status);
   if (ticket.arrival >= ticket.deadline) return absl::DeadlineExceededError("the deadline has passed");
@@ -256,49 +257,21 @@ void RequestHandler::End(Request& request, absl::Status status) {
     ticket.model->costs->ObserveLength(request.outcome.generated.tokens,
                                        request.work.generation->options.max_new_tokens);
   }
+  if (answered && ticket.call != nullptr) AddWork(request, *ticket.call);
   ticket.reply(status);
-  answered ? LogAnswer(request, seconds) : LogRefusal(ticket, status, seconds);
   if (answered && request.shadow) shadows_.Start(request);
   in_flight_.fetch_sub(1);
 }
 
 void RequestHandler::Refuse(const Ticket& ticket, const absl::Status& status) {
-  const double seconds = Seconds(queue_.now() - ticket.arrival);
-  ticket.metrics->CountRequest(ticket.metrics->Event(), ticket.rpc, status, seconds);
+  ticket.metrics->CountRequest(ticket.metrics->Event(), ticket.rpc, status, Seconds(queue_.now() - ticket.arrival));
   ticket.reply(status);
-  LogRefusal(ticket, status, seconds);
-  in_flight_.fetch_sub(1);
 }
 
-void RequestHandler::LogRefusal(const Ticket& ticket, const absl::Status& status, double seconds) {
-  const std::string code = absl::StatusCodeToString(status.code());
-  uint64_t suppressed = 0;
-  {
-    const absl::MutexLock lock(&limiter_mutex_);
-    if (!limiter_.Allow(code, queue_.now(), suppressed)) return;
-  }
-  std::vector<LogField> fields = {{"request_id", ticket.id},
-                                  {"model", ticket.model_name},
-                                  {"code", code},
-                                  {"error", std::string_view(status.message().data(), status.message().size())},
-                                  {"total_us", Microseconds(seconds)},
-                                  {"suppressed", suppressed}};
-  if (ticket.route != nullptr) fields.push_back({"route", ticket.route});
-  Log(LogLevel::kWarning, "request", fields);
-}
-
-template <typename Message>
-void RequestHandler::CountUnadmitted(const Message& message, const absl::Status& status) {
-  const std::shared_ptr<ModelMetrics> metrics = repository_.Resolve(message.model(), message.version()).metrics;
-  const Rpc rpc = std::is_same_v<Message, v1::GenerateRequest> ? Rpc::kGenerate : Rpc::kPredict;
-  metrics->CountRequest(metrics->Event(), rpc, status, 0.0);
-}
-template void RequestHandler::CountUnadmitted(const v1::PredictRequest&, const absl::Status&);
-template void RequestHandler::CountUnadmitted(const v1::GenerateRequest&, const absl::Status&);
-
-void RequestHandler::CountUnread(Rpc rpc, const absl::Status& status) {
-  const std::shared_ptr<ModelMetrics>& metrics = repository_.unknown_metrics();
-  metrics->CountRequest(metrics->Event(), rpc, status, 0.0);
+void RequestHandler::Name(Call& call, const std::string& model, const Resolved& resolved) const {
+  const absl::MutexLock lock(&call.mutex);
+  call.metrics = resolved.metrics;
+  call.model = resolved.metrics == repository_.unknown_metrics() ? "" : model;
 }
 
 }  // namespace edgewise::server

@@ -1,4 +1,4 @@
-// Carries a request around its computation: admits, checks and queues it, and at its end answers, counts and logs it.
+// Carries a request around its computation: admits, checks and queues it, and at its end answers and counts it.
 // Knows no RPC library; wire/ puts gRPC around it.
 #ifndef EDGEWISE_SERVER_HANDLER_HANDLER_H_
 #define EDGEWISE_SERVER_HANDLER_HANDLER_H_
@@ -9,9 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "edgewise/v1/inference.pb.h"
 #include "server/base/options.h"
 #include "server/handler/answer_line.h"
@@ -19,7 +17,7 @@
 #include "server/handler/request_bounds.h"
 #include "server/handler/shadow.h"
 #include "server/models/repository.h"
-#include "server/observe/log.h"
+#include "server/request/call.h"
 #include "server/request/request.h"
 #include "server/schedule/queue.h"
 
@@ -42,11 +40,11 @@ class RequestHandler {
   // much work) runs on a thread of its own.
   template <typename Message>
   void Start(const Message& message, Ticket ticket);
-  // Counts a message that is refused before Start.
-  template <typename Message>
-  void CountUnadmitted(const Message& message, const absl::Status& status);
-  // Counts a message of kPredict or kGenerate that is refused before it can be read, under `_other`.
-  void CountUnread(Rpc rpc, const absl::Status& status);
+  // The call asks for this model. Start says so itself; a call that is refused before it is to be counted and logged
+  // under that name, if the repository has it.
+  void Name(Call& call, const std::string& model, int64_t version = 0) const {
+    Name(call, model, repository_.Resolve(model, version));
+  }
 
   // From now on every new request is UNAVAILABLE. Messages that wait to be prepared are not new.
   void Drain() { draining_.store(true); }
@@ -77,6 +75,7 @@ class RequestHandler {
   // Starts the message again on a thread of `preparations_`; it is copied.
   template <typename Message>
   void StartApart(const Message& message, Ticket ticket);
+  void Name(Call& call, const std::string& model, const Resolved& resolved) const;
   // Has the engine tell `request` of its tokens and its end.
   void Connect(Request& request);
   void Send(Request& request, const GeneratedToken& token, FinishReason finish);
@@ -86,7 +85,6 @@ class RequestHandler {
   void End(Request& request, absl::Status status);
   // The last step of a message that became no request.
   void Refuse(const Ticket& ticket, const absl::Status& status);
-  void LogRefusal(const Ticket& ticket, const absl::Status& status, double seconds);
 
   const ServerOptions& options_;
   Repository& repository_;
@@ -94,14 +92,9 @@ class RequestHandler {
   Shadows shadows_;
   std::atomic<bool> draining_ = false, cancelled_ = false;
   std::atomic<int64_t> in_flight_ = 0;
-  absl::Mutex limiter_mutex_;
-  LogLimiter limiter_ ABSL_GUARDED_BY(limiter_mutex_);
   LongWorkThreads answers_;       // that are not short
   LongWorkThreads preparations_;  // last: its threads use the others until they are joined
 };
-
-// Whole microseconds, rounded down. Clocks tick in nanoseconds: half of one makes up for the rounding of the product.
-inline uint64_t Microseconds(double seconds) { return static_cast<uint64_t>(seconds * 1e6 + 0.0005); }
 
 }  // namespace edgewise::server
 

@@ -85,18 +85,21 @@ HttpRefusal Connection::ReadFields() {
   if (request.path.empty() || request.path[0] != '/') {
     return {400, absl::InvalidArgumentError("the target does not begin with /")};
   }
-  exchange.arrival = host_.parts != nullptr ? host_.parts->options.clock() : Clock::now();
-  exchange.principal.name = peer_;
   Routes::Match match = host_.routes.Find(request.method, request.path);
   error_ = match.error;
   exchange.route = match.route;
+  if (match.route != nullptr) {
+    exchange.call.name = match.route->path;
+    exchange.call.quiet = match.route->quiet;
+    exchange.call.infers = match.route->rpc;
+  }
   request.arguments = std::move(match.arguments);
   if (match.refusal.code == 405) fields_.emplace_back("Allow", match.allow);
   const std::string_view id = View(fields["X-Request-Id"]);
   if (!IsRequestId(id)) {
     return {400, FieldError("X-Request-Id", "is longer than 128 characters, or not printable ASCII")};
   }
-  request.id = id;
+  request.id = exchange.call.id = id;
   if (!id.empty()) fields_.emplace_back("X-Request-Id", request.id);
   const std::string_view timeout = View(fields["X-Request-Timeout-Ms"]);
   int64_t milliseconds = 0;
@@ -106,7 +109,7 @@ HttpRefusal Connection::ReadFields() {
       return {400, FieldError("X-Request-Timeout-Ms", absl::StrCat("is ", Quoted(std::string(timeout)),
                                                                    "; allowed are 1 to ", kMostMilliseconds))};
     }
-    exchange.deadline = exchange.arrival + std::chrono::milliseconds(milliseconds);
+    exchange.deadline = exchange.call.arrival + std::chrono::milliseconds(milliseconds);
   }
   return {};
 }
@@ -153,11 +156,11 @@ HttpRefusal Connection::CheckCaller() {
   if (status.ok() && parts->handler.draining()) status = ShuttingDown();
   if (!status.ok()) return {HttpCodeOf(status), status};
   if (*known) {
-    exchange.principal = **std::move(known);
+    exchange.call.principal = **std::move(known);
   } else if (std::string subject = transport_->Subject(); !subject.empty()) {
-    exchange.principal.name = std::move(subject);
+    exchange.call.principal.name = std::move(subject);
   }
-  exchange.account = parts->memory.AccountOf(exchange.principal.name);
+  exchange.account = parts->memory.AccountOf(exchange.call.principal.name);
   exchange.body_memory = MemoryHold(*exchange.account);
   exchange.memory = MemoryHold(*exchange.account);
   return {};

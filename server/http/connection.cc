@@ -47,9 +47,6 @@ class Connection::ConnectionExchange final : public Exchange {
     unsent_.fetch_add(1);
     Post([bytes = std::move(bytes)](Connection& connection) mutable { connection.WriteChunk(std::move(bytes)); });
   }
-  void End() override {
-    Post([](Connection& connection) { connection.EndChunks(); });
-  }
   bool full() const override {
     const CallParts* parts = connection_->host_.parts;
     return parts != nullptr && unsent_.load(std::memory_order_relaxed) >= parts->options.unsent_tokens;
@@ -68,6 +65,9 @@ class Connection::ConnectionExchange final : public Exchange {
     cancelled.request_stop();
     if (connection_->host_.parts != nullptr) connection_->host_.parts->handler.Wake();
   }
+  void Record(const absl::Status& status, int code) override {
+    if (connection_->host_.parts != nullptr) connection_->host_.parts->calls.End(call, status, code);
+  }
   // It does not count any more: it is answered, or nobody reads the answer.
   void Leave() {
     if (!std::exchange(left_, true)) connection_->host_.exchanges.fetch_sub(1);
@@ -76,6 +76,9 @@ class Connection::ConnectionExchange final : public Exchange {
  private:
   void Write(HttpAnswer answer) override {
     Post([answer = std::move(answer)](Connection& connection) mutable { connection.WriteAnswer(std::move(answer)); });
+  }
+  void EndChunks() override {
+    Post([](Connection& connection) { connection.EndChunks(); });
   }
   template <typename Step>
   void Post(Step step) {
@@ -155,12 +158,7 @@ void Connection::OnRead(size_t bytes) {
 void Connection::OnGone() {
   if (phase_ == Phase::kBody) {
     if (!StopAwaiting()) return;  // GiveUp has an answer
-    if (host_.parts != nullptr) {
-      host_.parts->gate.counts.abandoned.fetch_add(1, std::memory_order_relaxed);
-      if (exchange_->route->rpc) {
-        host_.parts->handler.CountUnread(*exchange_->route->rpc, absl::CancelledError("the client is gone"));
-      }
-    }
+    if (host_.parts != nullptr) host_.parts->gate.counts.abandoned.fetch_add(1, std::memory_order_relaxed);
   }
   Close();
 }
@@ -185,6 +183,9 @@ void Connection::AwaitHead() {
 
 void Connection::BeginExchange() {
   exchange_ = std::make_shared<ConnectionExchange>(shared_from_this());
+  exchange_->call.http = true;
+  exchange_->call.peer = exchange_->call.principal.name = peer_;
+  exchange_->call.arrival = host_.parts != nullptr ? host_.parts->options.clock() : Clock::now();
   head_began_ = is_head_ = is_old_ = chunked_ = ended_ = false;
   last_ = true;  // until the head is read
   code_ = 0;
@@ -272,12 +273,11 @@ void Connection::Serve() {
   if (host_.parts != nullptr && (route.apart || exchange->request.body.size() > kShortMessage)) {
     exchange->apart = true;
     RequestHandler& handler = host_.parts->handler;
-    handler.preparations().Start(exchange->principal.name, [exchange, &handler](const absl::Status& refused) {
+    handler.preparations().Start(exchange->call.principal.name, [exchange, &handler](const absl::Status& refused) {
       const Route& served = *exchange->route;
       const absl::Status status =
           refused.ok() ? handler.CheckWanted(exchange->cancelled.get_token(), exchange->deadline) : refused;
       if (status.ok()) return served.serve(exchange);
-      if (served.rpc) handler.CountUnread(*served.rpc, status);
       exchange->Refuse(status);
     });
   } else {
@@ -291,10 +291,7 @@ void Connection::Serve() {
 
 void Connection::Refuse(const HttpRefusal& refusal) {
   StopAwaiting();
-  const Route* route = exchange_->route;
-  if (route != nullptr && route->rpc && host_.parts != nullptr) {
-    host_.parts->handler.CountUnread(*route->rpc, refusal.status);
-  }
+  exchange_->Record(refusal.status, refusal.code);
   last_ |= parser_ && !parser_->is_done();
   exchange_->body_memory.Shrink(0);
   exchange_->request.body = std::string();
@@ -394,6 +391,7 @@ void Connection::Linger() {
 void Connection::Close() {
   if (phase_ == Phase::kClosed) return;
   StopAwaiting();
+  if (phase_ == Phase::kBody) exchange_->Record(absl::CancelledError("the client is gone"), kClientGone);
   phase_ = Phase::kClosed;
   timer_.cancel();
   Transport::Error ignored;

@@ -13,6 +13,7 @@
 #include "server/base/memory.h"
 #include "server/http/json_out.h"
 #include "server/http/message.h"
+#include "server/request/call.h"
 #include "server/request/request.h"
 
 namespace edgewise::server {
@@ -30,9 +31,8 @@ class Exchange : public std::enable_shared_from_this<Exchange>, public WorkBound
   // Constant once the route is called.
   HttpRequest request;
   const Route* route = nullptr;
-  Principal principal;
+  Call call;
   std::shared_ptr<MemoryAccount> account;  // null: nothing is counted
-  Time arrival;
   Time deadline = Time::max();
   bool apart = false;  // the route is called on a thread for long messages
   bool alone = false;  // Ticket::alone
@@ -55,7 +55,8 @@ class Exchange : public std::enable_shared_from_this<Exchange>, public WorkBound
   // A stream of unknown length with code 200.
   virtual void Begin(const std::string& type) = 0;
   virtual void Send(std::string bytes) = 0;
-  virtual void End() = 0;
+  // `status`: how the call ended, for the log. What was sent says so to the client.
+  void End(const absl::Status& status = absl::OkStatus());
   // Whether as many pieces wait to be sent as may (options.unsent_tokens).
   virtual bool full() const = 0;
 
@@ -64,11 +65,14 @@ class Exchange : public std::enable_shared_from_this<Exchange>, public WorkBound
 
  private:
   virtual void Write(HttpAnswer answer) = 0;
+  virtual void EndChunks() = 0;
+  // The call ends with this status and code: counts and logs it. Once, before its answer is written.
+  virtual void Record(const absl::Status& status, int code) = 0;
 };
 
 // The ticket of a request that this exchange asks for, without what its answer needs. `memory`: of that request; it
 // lives until its reply.
-Ticket TicketOf(const Exchange& exchange, Rpc rpc, MemoryHold& memory);
+Ticket TicketOf(Exchange& exchange, Rpc rpc, MemoryHold& memory);
 
 }  // namespace edgewise::server
 

@@ -37,7 +37,7 @@ void AnswerMessage(Exchange& exchange, absl::Status status, const google::protob
 
 // The message of the body; empty where it was refused.
 template <typename Message>
-std::unique_ptr<Message> Read(CallParts& parts, Exchange& exchange) {
+std::unique_ptr<Message> Read(Exchange& exchange) {
   auto message = std::make_unique<Message>();
   const absl::Status status = ReadJson(exchange.request.body, JsonDialect::kProtobuf, *message, exchange.body_memory);
   exchange.request.body = std::string();
@@ -45,13 +45,12 @@ std::unique_ptr<Message> Read(CallParts& parts, Exchange& exchange) {
     if (message->request_id().empty()) message->set_request_id(exchange.request.id);
     return message;
   }
-  parts.handler.CountUnread(*exchange.route->rpc, status);
   exchange.Refuse(status);
   return nullptr;
 }
 
 void Predict(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
-  const std::unique_ptr<v1::PredictRequest> message = Read<v1::PredictRequest>(parts, *exchange);
+  const std::unique_ptr<v1::PredictRequest> message = Read<v1::PredictRequest>(*exchange);
   if (!message) return;
   auto response = std::make_shared<v1::PredictResponse>();
   Ticket ticket = TicketOf(*exchange, Rpc::kPredict, exchange->memory);
@@ -86,7 +85,7 @@ class Events final : public TokenStream, public std::enable_shared_from_this<Eve
     if (!status.ok() && !began_) return exchange_->Refuse(status);
     Begin();
     if (!status.ok()) exchange_->Send(absl::StrCat("event: error\ndata: ", NativeError(status, 0), "\n\n"));
-    exchange_->End();
+    exchange_->End(status);
   }
   void Begin() {
     if (!std::exchange(began_, true)) exchange_->Begin("text/event-stream");
@@ -97,7 +96,7 @@ class Events final : public TokenStream, public std::enable_shared_from_this<Eve
 };
 
 void Generate(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
-  const std::unique_ptr<v1::GenerateRequest> message = Read<v1::GenerateRequest>(parts, *exchange);
+  const std::unique_ptr<v1::GenerateRequest> message = Read<v1::GenerateRequest>(*exchange);
   if (!message) return;
   const MemoryHold held = std::move(exchange->body_memory);  // the reply may come first, on another thread
   std::make_shared<Events>(exchange)->Start(parts, *message);

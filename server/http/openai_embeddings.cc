@@ -104,9 +104,7 @@ void Serve(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
     status = request.status();
   }
   if (!status.ok()) {
-    v1::PredictRequest named;  // for its metrics
-    named.set_model(ParseModelName(body.model()).value_or(ModelName()).name);
-    parts.handler.CountUnadmitted(named, status);
+    parts.handler.Name(exchange->call, ParseModelName(body.model()).value_or(ModelName()).name);
     return exchange->Refuse(status);
   }
   request->set_request_id(exchange->request.id.empty() ? NewId("embd-") : exchange->request.id);

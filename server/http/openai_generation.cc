@@ -67,7 +67,7 @@ class Generations final : public std::enable_shared_from_this<Generations> {
         usage_(body.stream_options().include_usage()),
         model_(body.model()),
         of_prompt_(n),
-        line_(parts.handler.NewLine(exchange_->principal)),
+        line_(parts.handler.NewLine(exchange_->call.principal)),
         id_(NewId(chat ? "chatcmpl-" : "cmpl-")),
         created_(UnixTime()) {}
 
@@ -197,7 +197,7 @@ class Generations final : public std::enable_shared_from_this<Generations> {
     const absl::MutexLock lock(&mutex_);
     if (!failure_.ok() && began_) {
       exchange_->Send(absl::StrCat("data: ", OpenAiError(failure_, HttpCodeOf(failure_)), "\n\n"));
-      return exchange_->End();
+      return exchange_->End(failure_);
     }
     if (!failure_.ok()) return exchange_->Refuse(failure_);
     if (!stream_) return IsLong() ? line_->Add([self = shared_from_this()] { self->AnswerWhole(); }) : AnswerWhole();
@@ -373,9 +373,7 @@ void Serve(CallParts& parts, const std::shared_ptr<Exchange>& exchange, bool cha
   // Of prompts that are repeated alone, nothing else looks at it.
   if (status.ok()) status = Renamed(CheckSampling(plan->request), NameInBody);
   if (!status.ok()) {
-    v1::GenerateRequest named;  // for its metrics
-    named.set_model(ParseModelName(body.model()).value_or(ModelName()).name);
-    parts.handler.CountUnadmitted(named, status);
+    parts.handler.Name(exchange->call, ParseModelName(body.model()).value_or(ModelName()).name);
     return exchange->Refuse(status);
   }
   const MemoryHold held = std::move(exchange->body_memory);  // the reply may come first, on another thread

@@ -48,6 +48,7 @@ void AddPageRoutes(Routes& routes) {
                 .path = path,
                 .error = PlainError,
                 .open = true,
+                .quiet = true,
                 .answer = type,
                 .serve = [](const std::shared_ptr<Exchange>& exchange) {
                   for (const PageFile& file : PageFiles()) {

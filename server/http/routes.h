@@ -23,6 +23,7 @@ struct Route {
   const char* path;             // "{}" stands for one segment: "/v1/models/{}"; also its name in metrics and logs
   ErrorBody error;              // of its API
   bool open = false;            // no token is needed
+  bool quiet = false;           // a probe, a scrape or a file of the page: see Call::quiet
   bool apart = false;           // it takes long: on a thread for such
   bool binary = false;          // a body may be bytes, too: application/octet-stream, or without a type
   std::optional<Rpc> rpc = {};  // kPredict or kGenerate: a body that is not read is counted as one of these

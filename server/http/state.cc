@@ -12,6 +12,7 @@ void AddStateRoutes(Routes& routes, StateOfServer state) {
                 .path = path,
                 .error = PlainError,
                 .open = true,
+                .quiet = true,
                 .answer = R"({"live":"boolean"})",
                 .serve = [](const std::shared_ptr<Exchange>& exchange) { exchange->AnswerJson("{\"live\":true}\n"); }});
   }
@@ -21,8 +22,9 @@ void AddStateRoutes(Routes& routes, StateOfServer state) {
          .path = path,
          .error = PlainError,
          .open = true,
+         .quiet = true,
          .answer =
-             R"({"status":"string","ready":"boolean","models":[{"name":"string","version":"integer","state":"string"}]})",
+             R"({"status":"string","ready":"boolean","reason?":"string","models":[{"name":"string","version":"integer","state":"string"}]})",
          .serve = [healthy = state.healthy](const std::shared_ptr<Exchange>& exchange) {
            std::string json;
            const int code = healthy(&json) ? 200 : 503;
@@ -33,6 +35,7 @@ void AddStateRoutes(Routes& routes, StateOfServer state) {
       {.method = "GET",
        .path = "/metrics",
        .error = PlainError,
+       .quiet = true,
        .apart = true,
        .answer = R"("text/plain")",
        .serve = [metrics = std::move(state.metrics)](const std::shared_ptr<Exchange>& exchange) {

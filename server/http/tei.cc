@@ -129,11 +129,7 @@ HttpRefusal ChooseModel(const Repository& repository, const std::string& name, s
 }
 
 void RefuseTei(const TeiCall& call, const HttpRefusal& refusal, const std::string& model) {
-  if (call.exchange->route->rpc) {
-    v1::PredictRequest named;  // for its metrics
-    named.set_model(ParseModelName(model).value_or(ModelName()).name);
-    call.parts.handler.CountUnadmitted(named, refusal.status);
-  }
+  call.parts.handler.Name(call.exchange->call, ParseModelName(model).value_or(ModelName()).name);
   call.exchange->Refuse(refusal);
 }
 

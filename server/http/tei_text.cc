@@ -23,8 +23,12 @@ bool Choose(const TeiCall& call, const Body& body, int count, const char* field,
   static constexpr const ModelUse* kUses[] = {&kTokenizes};
   HttpRefusal refusal = ChooseModel(call.parts.repository, body.model(), kUses, &chosen);
   if (refusal.code == 0) refusal = CheckCount(call, count, field);
-  if (refusal.code != 0) RefuseTei(call, refusal, body.model());
-  return refusal.code == 0;
+  if (refusal.code != 0) {
+    RefuseTei(call, refusal, body.model());
+    return false;
+  }
+  call.parts.handler.Name(call.exchange->call, chosen.name.name, chosen.name.version);
+  return true;
 }
 
 // Answers with the JSON, unless `status` is an error.

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <string>
+#include <string_view>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -13,7 +14,8 @@
 namespace edgewise::server {
 namespace {
 
-void Write(const char* library, bool error, const std::string& message) {
+// Not the message: gRPC's quote what clients send, such as a field of a head that it cannot read.
+void Write(const char* library, bool error, std::string_view file, int line) {
   static absl::Mutex mutex(absl::kConstInit);
   static LogLimiter& limiter ABSL_GUARDED_BY(mutex) = *new LogLimiter;
   uint64_t suppressed = 0;
@@ -22,18 +24,15 @@ void Write(const char* library, bool error, const std::string& message) {
     if (!limiter.Allow(library, std::chrono::steady_clock::now(), suppressed)) return;
   }
   Log(error ? LogLevel::kWarning : LogLevel::kDebug, "library message",
-      {{"library", library}, {"message", message}, {"suppressed", suppressed}});
+      {{"library", library}, {"file", file.substr(file.rfind('/') + 1)}, {"line", line}, {"suppressed", suppressed}});
 }
 
 void OnGrpcMessage(gpr_log_func_args* arguments) {
-  const std::string message = arguments->message;
-  // A port that cannot be listened on: Server::Start reports it, and the process ends.
-  const bool reported = message.find("No address added out of total") != std::string::npos;
-  Write("grpc", arguments->severity == GPR_LOG_SEVERITY_ERROR && !reported, message);
+  Write("grpc", arguments->severity == GPR_LOG_SEVERITY_ERROR, arguments->file, arguments->line);
 }
 
-void OnProtobufMessage(google::protobuf::LogLevel level, const char*, int, const std::string& message) {
-  Write("protobuf", level >= google::protobuf::LOGLEVEL_WARNING, message);
+void OnProtobufMessage(google::protobuf::LogLevel level, const char* file, int line, const std::string&) {
+  Write("protobuf", level >= google::protobuf::LOGLEVEL_WARNING, file, line);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "server/observe/log.h"
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <cmath>
@@ -19,6 +20,7 @@ namespace {
 constexpr size_t kQueuedLines = 8192;
 constexpr absl::Duration kLastLines = absl::Seconds(1);
 constexpr absl::Duration kGathering = absl::Milliseconds(10);
+constexpr std::chrono::seconds kWindow{1};  // of a LogLimiter
 
 // Keeps lines until its thread writes them: those of 10 ms together, because waking a thread costs more than a line.
 class Sink {
@@ -172,7 +174,7 @@ std::string JsonString(std::string_view text, size_t max_bytes) {
 
 bool LogLimiter::Allow(const std::string& key, std::chrono::steady_clock::time_point now, uint64_t& suppressed) {
   Window& window = windows_[key];
-  if (window.written == 0 || now - window.start >= std::chrono::seconds(1)) {
+  if (window.written == 0 || now - window.start >= kWindow) {
     window.start = now;
     window.written = 0;
   }
@@ -181,9 +183,20 @@ bool LogLimiter::Allow(const std::string& key, std::chrono::steady_clock::time_p
     return false;
   }
   ++window.written;
-  suppressed = window.suppressed;
-  window.suppressed = 0;
+  suppressed = std::exchange(window.suppressed, 0);
   return true;
+}
+
+std::map<std::string, uint64_t> LogLimiter::TakeSuppressed(std::chrono::steady_clock::time_point now) {
+  std::map<std::string, uint64_t> taken;
+  for (auto& [key, window] : windows_) {
+    if (window.suppressed > 0 && now - window.start >= kWindow) taken[key] = std::exchange(window.suppressed, 0);
+  }
+  return taken;
+}
+
+bool LogLimiter::suppresses() const {
+  return std::any_of(windows_.begin(), windows_.end(), [](const auto& window) { return window.second.suppressed > 0; });
 }
 
 }  // namespace edgewise::server

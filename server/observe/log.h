@@ -1,5 +1,6 @@
-// The log: one JSON object per line on stderr. Strings are escaped and cut at 512 bytes; contents of requests are never
-// logged. A thread of its own writes the lines; while stderr blocks, the oldest lines are dropped. Any thread.
+// The log: one JSON object per line on stderr. Strings are escaped and cut at 512 bytes. Callers pass nothing that a
+// client wrote (call_log.h has the exceptions). A thread of its own writes the lines; while stderr blocks, the oldest
+// lines are dropped. Any thread.
 #ifndef EDGEWISE_SERVER_OBSERVE_LOG_H_
 #define EDGEWISE_SERVER_OBSERVE_LOG_H_
 
@@ -43,6 +44,10 @@ class LogLimiter {
 
   // Whether to write a line now. `suppressed` becomes the number of lines held back since the last one.
   bool Allow(const std::string& key, std::chrono::steady_clock::time_point now, uint64_t& suppressed);
+  // By key, the lines held back in seconds that are over by `now`, which nobody has been told of. They are told of now.
+  std::map<std::string, uint64_t> TakeSuppressed(std::chrono::steady_clock::time_point now);
+  // Whether nobody has been told of some.
+  bool suppresses() const;
 
  private:
   struct Window {

@@ -82,6 +82,7 @@ MetricFamilies::MetricFamilies(std::function<Time()> clock)
       secret_loads(EDGEWISE_COUNTER("secret_loads_total", "Changed files of tokens and certificates, by result.")),
       rpc_requests(EDGEWISE_COUNTER("rpc_requests_total", "RPCs ended, by service, method and status code.")),
       http_requests(EDGEWISE_COUNTER("http_requests_total", "Requests of the HTTP front ended, by route and code.")),
+      refusals(EDGEWISE_COUNTER("refusals_total", "Calls refused, over HTTP and gRPC, by code and reason.")),
       requests(EDGEWISE_COUNTER("requests_total", "Predict requests ended (messages, on a stream), by status code.")),
       items(EDGEWISE_COUNTER("items_total", "Inputs answered.")),
       executions(EDGEWISE_COUNTER("executions_total", "Batches computed.")),

@@ -71,6 +71,7 @@ struct MetricFamilies {
   Counters& secret_loads;
   Counters& rpc_requests;
   Counters& http_requests;
+  Counters& refusals;
   std::array<std::array<prometheus::Counter*, kCodes.size()>, kRpcs> rpcs{};  // the series of rpc_requests
   ModelMetrics* other =
       nullptr;  // requests for models that are not known, and generations of those that do not generate

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/base/status_details.h"
 #include "server/observe/metric_families.h"
 
 namespace edgewise::server {
@@ -94,6 +95,12 @@ Metrics::Versions Metrics::TakeLeft(size_t spared) const {
 void Metrics::CountRpc(Rpc rpc, absl::StatusCode code) {
   const MetricsEvent event(families_->mutex);
   families_->rpcs[static_cast<size_t>(rpc)][CodeIndex(code)]->Increment();
+}
+
+void Metrics::CountRefusal(const absl::Status& status, int http_code) {
+  const std::string code = http_code != 0 ? std::to_string(http_code) : absl::StatusCodeToString(status.code());
+  const MetricsEvent event(families_->mutex);
+  families_->refusals.Add({{"code", code}, {"reason", RefusalReason(status)}}).Increment();
 }
 
 void Metrics::ExpectHttp(std::string_view route) {

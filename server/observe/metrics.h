@@ -139,6 +139,8 @@ class Metrics {
   // The series of requests for unknown models and versions, with the labels `_other`.
   const std::shared_ptr<ModelMetrics>& other() { return other_; }
   void CountRpc(Rpc rpc, absl::StatusCode code);
+  // A call was refused, or failed, with this status; over HTTP with this code, over gRPC with 0.
+  void CountRefusal(const absl::Status& status, int http_code);
   // The HTTP front serves this route: makes its series.
   void ExpectHttp(std::string_view route);
   // A request of HTTP ended with this code. `route`: one that is expected.

@@ -17,8 +17,6 @@
 namespace edgewise::server {
 namespace {
 
-constexpr const char* kReasons[] = {"queue_full", "deadline", "cancelled", "draining",
-                                    "invalid",    "budget",   "oom",       "not_ready"};
 constexpr const char* kDegradedBy[] = {"deadline", "load"};                  // DegradedBy but the first
 constexpr const char* kShadowResults[] = {"compared", "dropped", "failed"};  // ShadowResult
 
@@ -55,7 +53,7 @@ struct ModelMetrics::Series {
   Labels labels;
   size_t codes = kCodes.size() - 1;  // that have series
   std::array<prometheus::Counter*, kCodes.size()> requests{};
-  std::array<prometheus::Counter*, std::size(kReasons)> rejections{};
+  std::array<prometheus::Counter*, kRejections> rejections{};
   prometheus::Histogram* request_duration = nullptr;
   std::array<prometheus::Counter*, kCodes.size()> generations{};  // of a model that can generate, as the next
   prometheus::Histogram* generation_duration = nullptr;
@@ -82,8 +80,9 @@ ModelMetrics::ModelMetrics(MetricFamilies& families, std::string model, std::str
   for (size_t i = 0; i < s.codes; ++i) {
     s.requests[i] = &s.all.Add(families_.requests, With(s.labels, "code", CodeName(i)));
   }
-  for (size_t i = 0; i < std::size(kReasons); ++i) {
-    s.rejections[i] = &s.all.Add(families_.rejections, With(s.labels, "reason", kReasons[i]));
+  for (size_t i = 0; i < kRejections; ++i) {
+    const char* reason = RejectionName(static_cast<Rejection>(i));
+    s.rejections[i] = &s.all.Add(families_.rejections, With(s.labels, "reason", reason));
   }
   s.request_duration = &s.all.Add(families_.request_duration, s.labels, kDurationBuckets);
   if (is_other) {

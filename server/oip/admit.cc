@@ -7,23 +7,23 @@
 namespace edgewise::server {
 
 absl::Status AdmitInfer(CallParts& parts, const inference::ModelInferRequest& message,
-                        const absl::StatusOr<std::vector<InputTensor>>& tensors, MemoryHold& memory, InferCall& call) {
-  call.request.set_model(message.model_name());
+                        const absl::StatusOr<std::vector<InputTensor>>& tensors, MemoryHold& memory, Call& call,
+                        InferCall& infer) {
+  infer.request.set_model(message.model_name());
   const auto read = [&]() -> absl::Status {
     int64_t version = 0;
     const std::string& text = message.model_version();
-    REFUSE_IF(!text.empty() && (!absl::SimpleAtoi(text, &version) || version < 1), "model_version", "is ", Quoted(text),
-              "; it is a number from 1, or empty for the latest");
-    call.request.set_version(version);
+    const bool right = text.empty() || (absl::SimpleAtoi(text, &version) && version >= 1);
+    parts.handler.Name(call, message.model_name(), right ? version : 0);
+    REFUSE_IF(!right, "model_version", "is ", Quoted(text), "; it is a number from 1, or empty for the latest");
+    infer.request.set_version(version);
     const Resolved resolved = parts.repository.Resolve(message.model_name(), version);
     RETURN_IF_ERROR(resolved.status);
     RETURN_IF_ERROR(tensors.status());
-    call.request.set_version(resolved.loaded->version);
-    return ReadInfer(*resolved.loaded->model, parts.options.limits, message, *tensors, memory, call);
+    infer.request.set_version(resolved.loaded->version);
+    return ReadInfer(*resolved.loaded->model, parts.options.limits, message, *tensors, memory, infer);
   };
-  const absl::Status status = read();
-  if (!status.ok()) parts.handler.CountUnadmitted(call.request, status);
-  return call.Named(status);
+  return infer.Named(read());
 }
 
 }  // namespace edgewise::server

@@ -7,15 +7,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/oip/infer.h"
+#include "server/request/call.h"
 #include "server/wire/call_parts.h"
 
 namespace edgewise::server {
 
-// ReadInfer for the version that `message` names, which `call.request` then has; with an empty one the latest. Errors:
-// those of `tensors`, Repository::Resolve and ReadInfer, with this protocol's names. A refused call is counted. Any
-// thread.
+// ReadInfer for the version that `message` names, which `infer.request` then has; with an empty one the latest. Errors:
+// those of `tensors`, Repository::Resolve and ReadInfer, with this protocol's names. `call` gets the name of the
+// model. Any thread.
 absl::Status AdmitInfer(CallParts& parts, const inference::ModelInferRequest& message,
-                        const absl::StatusOr<std::vector<InputTensor>>& tensors, MemoryHold& memory, InferCall& call);
+                        const absl::StatusOr<std::vector<InputTensor>>& tensors, MemoryHold& memory, Call& call,
+                        InferCall& infer);
 
 }  // namespace edgewise::server
 

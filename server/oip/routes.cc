@@ -90,12 +90,10 @@ absl::Status Read(CallParts& parts, Exchange& exchange, Inference& inference) {
   message.set_model_name(NameIn(exchange));
   if (!version.empty()) message.set_model_version(version);
   if (!status.ok()) {
-    v1::PredictRequest named;  // for its metrics
-    named.set_model(message.model_name());
-    parts.handler.CountUnadmitted(named, status);
+    parts.handler.Name(exchange.call, message.model_name());
     return status;
   }
-  status = AdmitInfer(parts, message, inference.body.tensors, exchange.body_memory, inference.call);
+  status = AdmitInfer(parts, message, inference.body.tensors, exchange.body_memory, exchange.call, inference.call);
   if (message.id().empty()) inference.call.request.set_request_id(request.id);
   return status;
 }
@@ -105,7 +103,7 @@ void Infer(CallParts& parts, const ExchangePtr& exchange) {
   const absl::Status status = Read(parts, *exchange, *inference);
   if (!status.ok()) return exchange->Refuse(status);
   Ticket ticket = TicketOf(*exchange, Rpc::kPredict, exchange->memory);
-  ticket.deadline = inference->call.DeadlineOf(exchange->arrival, exchange->deadline);
+  ticket.deadline = inference->call.DeadlineOf(exchange->call.arrival, exchange->deadline);
   ticket.response = &inference->response;
   ticket.reply = [exchange, inference, most = parts.options.limits.max_response_bytes](absl::Status end) {
     inference::ModelInferResponse answer;
@@ -140,12 +138,13 @@ void AddOpenInferenceRoutes(Routes& routes, CallParts& parts) {
   }
   routes.AddRefusal("/v2/logging", "the log is set when the server starts");
   const auto add = [&](const char* method, const char* path, void (*serve)(CallParts&, const ExchangePtr&)) {
-    const bool infers = serve == Infer;
-    // The answer grows with the models. That whether a model is ready does not, and probes wait for it.
+    const bool infers = serve == Infer, probes = serve == TellReady;
+    // The answer grows with the models.
     const bool grows = serve == TellModel || serve == TellConfig || serve == TellStatistics || serve == TellIndex;
     routes.Add({.method = method,
                 .path = path,
                 .error = PlainError,
+                .quiet = probes,
                 .apart = grows,
                 .binary = std::string_view(method) == "POST",
                 .rpc = infers ? std::optional(Rpc::kPredict) : std::nullopt,

@@ -15,13 +15,13 @@ namespace {
 
 class InferReactor final : public UnaryReactor {
  public:
-  InferReactor(RpcContext& context, RawCall& call) : UnaryReactor(context, call, Rpc::kModelInfer) {}
+  InferReactor(RpcContext& context, RawCall& call) : UnaryReactor(context, call, Rpc::kModelInfer, Rpc::kPredict) {}
 
  private:
   void Serve() override {
     ParsedMessage<inference::ModelInferRequest> message;
     if (!Take(*message)) return;
-    const absl::Status status = AdmitInfer(context_, *message, TensorsOf(*message), message_memory_, infer_);
+    const absl::Status status = AdmitInfer(context_, *message, TensorsOf(*message), message_memory_, record(), infer_);
     if (!status.ok()) return End(status);
     Ticket ticket = NewTicket();
     ticket.deadline = infer_.DeadlineOf(context_.options.clock(), ticket.deadline);
@@ -45,17 +45,18 @@ class InferReactor final : public UnaryReactor {
   std::unique_ptr<v1::PredictResponse> response_ = std::make_unique<v1::PredictResponse>();
 };
 
-// Whether an answer is short, or grows with the models and may be long.
-enum AnswerSize { kShort, kOfModels };
+// A probe is logged only if it is refused; an answer of models grows with them, and may be long.
+enum Kind { kProbe, kShort, kOfModels };
 
 // A method that tells what it finds.
 template <typename Request, typename Response>
 class TellReactor final : public UnaryReactor {
  public:
   using Tell = std::function<absl::StatusOr<Response>(const Request& request)>;
-  TellReactor(RpcContext& context, RawCall& call, const Tell& tell, AnswerSize size)
+  TellReactor(RpcContext& context, RawCall& call, const Tell& tell, Kind kind)
       : UnaryReactor(context, call, Rpc::kOpenInference), tell_(tell) {
-    apart_ = size == kOfModels;
+    apart_ = kind == kOfModels;
+    record().quiet = kind == kProbe;
   }
 
  private:
@@ -71,9 +72,9 @@ class TellReactor final : public UnaryReactor {
 
 template <typename Request, typename Response>
 std::function<std::unique_ptr<RawReactor>(RawCall& call)> Telling(
-    RpcContext& context, AnswerSize size, std::function<absl::StatusOr<Response>(const Request& request)> tell) {
-  return [&context, size, tell = std::move(tell)](RawCall& call) {
-    return std::make_unique<TellReactor<Request, Response>>(context, call, tell, size);
+    RpcContext& context, Kind kind, std::function<absl::StatusOr<Response>(const Request& request)> tell) {
+  return [&context, kind, tell = std::move(tell)](RawCall& call) {
+    return std::make_unique<TellReactor<Request, Response>>(context, call, tell, kind);
   };
 }
 
@@ -100,13 +101,13 @@ OpenInferenceService::OpenInferenceService(RpcContext& context, std::function<bo
   const Repository& models = context.repository;
   const ServerOptions& options = context.options;
   Add("/inference.GRPCInferenceService/ServerLive",
-      Telling<inference::ServerLiveRequest, inference::ServerLiveResponse>(context, kShort, [](const auto&) {
+      Telling<inference::ServerLiveRequest, inference::ServerLiveResponse>(context, kProbe, [](const auto&) {
         inference::ServerLiveResponse response;
         response.set_live(true);
         return response;
       }));
   Add("/inference.GRPCInferenceService/ServerReady",
-      Telling<inference::ServerReadyRequest, inference::ServerReadyResponse>(context, kShort,
+      Telling<inference::ServerReadyRequest, inference::ServerReadyResponse>(context, kProbe,
                                                                              [ready = std::move(ready)](const auto&) {
                                                                                inference::ServerReadyResponse response;
                                                                                response.set_ready(ready());
@@ -114,7 +115,7 @@ OpenInferenceService::OpenInferenceService(RpcContext& context, std::function<bo
                                                                              }));
   Add("/inference.GRPCInferenceService/ModelReady",
       Telling<inference::ModelReadyRequest, inference::ModelReadyResponse>(
-          context, kShort,
+          context, kProbe,
           [&models](const auto& request) { return DescribeReady(models, request.name(), request.version()); }));
   Add("/inference.GRPCInferenceService/ServerMetadata",
       Telling<inference::ServerMetadataRequest, inference::ServerMetadataResponse>(

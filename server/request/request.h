@@ -1,4 +1,4 @@
-// A request from its arrival to its answer. Its end is counted, logged and told in one place (handler/handler.h).
+// A request from its arrival to its answer. Its end is counted and told in one place (handler/handler.h).
 #ifndef EDGEWISE_SERVER_REQUEST_REQUEST_H_
 #define EDGEWISE_SERVER_REQUEST_REQUEST_H_
 
@@ -33,8 +33,11 @@ using Clock = std::chrono::steady_clock;
 using Time = Clock::time_point;
 
 inline double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+// Whole microseconds, rounded down. Clocks tick in nanoseconds: half of one makes up for the rounding of the product.
+inline uint64_t Microseconds(double seconds) { return static_cast<uint64_t>(seconds * 1e6 + 0.0005); }
 
 class AnswerLine;
+struct Call;
 struct LoadedModel;
 class ModelMetrics;
 struct Shadow;
@@ -94,8 +97,8 @@ class TokenStream {
 // Who asks, until when, and how the answer goes back. The RPC makes it; RequestHandler names the model and the level.
 // Constant from there on.
 struct Ticket {
-  Rpc rpc = Rpc::kPredict;      // for streams too; or kGenerate
-  const char* route = nullptr;  // of HTTP, for the log; a literal
+  Rpc rpc = Rpc::kPredict;  // for streams too; or kGenerate
+  Call* call = nullptr;     // that asks for it; lives until `reply`. Null: nobody logs its end
   Time deadline = Time::max();
   // Requested by gRPC when the client cancels or disconnects; by nothing else. In the background: LoadedModel::leaving.
   std::stop_token stopping;
@@ -115,7 +118,6 @@ struct Ticket {
   Time arrival;        // the RPC may set it, for a message that waited to be checked
 
   std::string id;
-  std::string model_name;                    // as the message says
   uint32_t priority = kDefaultPriority;      // 1..kPriorityLevels
   std::shared_ptr<ModelMetrics> metrics;     // of the version asked for, or `_other`
   std::shared_ptr<const LoadedModel> model;  // once admitted

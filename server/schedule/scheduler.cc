@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "server/base/status_details.h"
 #include "server/models/repository.h"
+#include "server/request/call.h"
 #include "server/request/cost_model.h"
 #include "server/schedule/degrade.h"
 
@@ -26,6 +27,7 @@ constexpr double kSure = 0.7, kMargin = 1.15;
 constexpr double kClose = 4.0, kMostCaution = 1.5;
 // The part of the time until a deadline that earlier requests may take where they could give something up instead.
 constexpr double kInTime = 0.75;
+constexpr double kLeastDelay = 0.05;                // seconds until a refused client comes again, at least
 constexpr std::chrono::milliseconds kLookAgain{1};  // for requests that have ended, where a line is full
 
 // An upper bound, nearly always right, on the seconds of this request now: the machine may have become slower since it
@@ -50,18 +52,45 @@ std::string Show(double seconds) {
   return absl::FormatDuration(absl::Microseconds(static_cast<int64_t>(seconds * 1e6)));
 }
 
-absl::Status Hopeless(const Ticket& ticket, double seconds, Time now) {
-  return absl::DeadlineExceededError(absl::StrCat("the request takes about ", Show(seconds),
-                                                  " on an idle server; its deadline is in ",
-                                                  Show(SlackOf(ticket, now))));
+// The deadline that would do, as the client's protocol has it.
+const char* LaterDeadline(const Ticket& ticket) {
+  const bool http = ticket.call != nullptr && ticket.call->http;
+  if (ticket.deadline == Time::max()) return http ? "X-Request-Timeout-Ms" : "a gRPC deadline";
+  return http ? "a larger X-Request-Timeout-Ms" : "a later gRPC deadline";
 }
 
-const char* KindOf(bool generates) { return generates ? " generations" : " requests"; }
+absl::Status Hopeless(const Ticket& ticket, double seconds, Time now) {
+  return absl::DeadlineExceededError(
+      absl::StrCat("the request takes about ", Show(seconds), " on an idle server, and its deadline is in ",
+                   Show(SlackOf(ticket, now)), "; send it with ", LaterDeadline(ticket)));
+}
+
+const char* KindOf(bool generates) { return generates ? "generations" : "requests"; }
+
+// When a refused client shall come again: after the work that goes first. From a second on these are whole seconds,
+// which are all that Retry-After can say, so that it, RetryInfo and the text agree.
+double DelayOf(double before) {
+  return before > 1.0 ? std::ceil(before) : std::max(kLeastDelay, std::ceil(before * 1e3) / 1e3);
+}
+
+absl::Status TryAgain(const std::string& why, double before, Rejection reason) {
+  absl::Status status = absl::ResourceExhaustedError(why);
+  SetRetryDelay(status, DelayOf(before));
+  return WithRejection(std::move(status), reason);
+}
 
 absl::Status QueueFull(const std::string& why, double before) {
-  absl::Status status = absl::ResourceExhaustedError("the queue is full: " + why);
-  SetRetryDelay(status, std::clamp(before, 0.05, 5.0));
-  return WithRejection(std::move(status), Rejection::kQueueFull);
+  return TryAgain(absl::StrCat("the queue is full: ", why, "; try again in ", Show(DelayOf(before))), before,
+                  Rejection::kQueueFull);
+}
+
+// There is room in the queue, but what goes first takes too long. `own`: the time of the request itself, in words.
+absl::Status Late(const Ticket& ticket, bool generates, double before, const std::string& own,
+                  const std::string& limit) {
+  return TryAgain(
+      absl::StrCat("the request would be late: ", KindOf(generates), " that go first take about ",
+                   Show(DelayOf(before)), own, ", and ", limit, "; try again then, or with ", LaterDeadline(ticket)),
+      before, Rejection::kDeadline);
 }
 
 // Keeps this fraction of what it may give up.
@@ -151,7 +180,7 @@ absl::Status Scheduler::CheckShare(const Entrant& entrant, double before, Time n
   const char* const whose = alone ? " wait" : " of this client wait";
   const char* const limit = alone ? "; the limit is " : "; the limit while others wait is ";
   if (own.requests > 0 && own.requests >= max_requests) {
-    return QueueFull(absl::StrCat(own.requests, KindOf(entrant.generates), whose, limit, max_requests), before);
+    return QueueFull(absl::StrCat(own.requests, " ", KindOf(entrant.generates), whose, limit, max_requests), before);
   }
   if (own.requests > 0 && own.cost + entrant.cost > max_cost) {
     return QueueFull(
@@ -169,7 +198,7 @@ absl::Status Scheduler::MakeRoom(const Entrant& entrant, double before, std::vec
       line.MakeRoom(entrant.ticket.principal.name, entrant.cost, limits_.max_requests, limits_.max_tokens);
   if (displaced.empty()) {
     return QueueFull(
-        absl::StrCat(line.size(), KindOf(entrant.generates), " with ", line.cost(),
+        absl::StrCat(line.size(), " ", KindOf(entrant.generates), " with ", line.cost(),
                      " positions and edges wait; the limits are ", limits_.max_requests, " and ", limits_.max_tokens),
         before);
   }
@@ -181,23 +210,17 @@ absl::Status Scheduler::MakeRoom(const Entrant& entrant, double before, std::vec
 
 absl::Status Scheduler::CheckTime(const Entrant& entrant, double before, Time now) const {
   if (before <= 0.0) return absl::OkStatus();
-  const double slack = SlackOf(entrant.ticket, now);
-  if (entrant.generates) {  // its client reads what there is at its deadline
-    if (before <= slack) return absl::OkStatus();
-    return QueueFull(
-        absl::StrCat("generations that go first take about ", Show(before), "; its deadline is in ", Show(slack)),
-        before);
+  const Ticket& ticket = entrant.ticket;
+  const double slack = SlackOf(ticket, now);
+  if ((entrant.generates ? before : kMargin * (before + entrant.least)) > slack) {
+    // The client of a generation reads what there is at its deadline.
+    const std::string own = entrant.generates ? "" : absl::StrCat(" and this one about ", Show(entrant.least));
+    return Late(ticket, entrant.generates, before, own, absl::StrCat("its deadline is in ", Show(slack)));
   }
-  if (kMargin * (before + entrant.least) > slack) {
-    return QueueFull(absl::StrCat("requests that go first take about ", Show(before), " and this one about ",
-                                  Show(entrant.least), "; its deadline is in ", Show(slack)),
-                     before);
-  }
-  if (entrant.ticket.deadline == Time::max() && before > Seconds(limits_.max_delay)) {
-    return QueueFull(
-        absl::StrCat("requests that go first take about ", Show(before), "; without a deadline the limit is ",
-                     Show(Seconds(limits_.max_delay)), " (--max_queue_delay)"),
-        before);
+  const double most = Seconds(limits_.max_delay);
+  if (!entrant.generates && ticket.deadline == Time::max() && before > most) {
+    const std::string limit = absl::StrCat("without a deadline the limit is ", Show(most), " (--max_queue_delay)");
+    return Late(ticket, entrant.generates, before, "", limit);
   }
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@
 #include "server/guard/awaited.h"
 #include "server/handler/handler.h"
 #include "server/models/repository.h"
+#include "server/observe/call_log.h"
 #include "server/observe/metrics.h"
 #include "server/wire/lone_client.h"
 
@@ -30,6 +31,7 @@ struct CallParts {
   AwaitedCalls& awaited;
   const std::atomic<uint64_t>& largest_message;  // in bytes; it changes with the models
   const Gate& gate;
+  CallLog& calls;
   LoneClient& lone_client;
 
   // A Predict has come on `connection` that is not prepared apart. Whether its thread may compute it (Ticket::alone).

@@ -9,10 +9,10 @@ namespace edgewise::server {
 void GenerateReactor::Serve() {
   ParsedMessage<v1::GenerateRequest> message;
   if (!Take(*message)) return;
-  Ticket ticket = NewTicket();
+  Ticket ticket = NewTicket(Rpc::kGenerate);
   ticket.reply = [this](const absl::Status& status) { End(status); };
   ticket.stream = this;
-  ticket.line = context_.handler.NewLine(principal_);
+  ticket.line = context_.handler.NewLine(record().principal);
   context_.handler.Start(*message, std::move(ticket));  // the end may come before the return
 }
 
@@ -39,7 +39,6 @@ void GenerateReactor::Advance() {
   finished_ = true;
   const absl::Status status = status_;
   mutex_.Unlock();
-  context_.metrics.CountRpc(Rpc::kGenerate, status.code());
   context_.Finish(*this, *call_, status);
 }
 
@@ -52,6 +51,7 @@ void GenerateReactor::Send(std::unique_ptr<v1::GenerateResponse> message) {
 }
 
 void GenerateReactor::End(const absl::Status& status) {
+  Record(status);
   mutex_.Lock();
   ended_ = true;
   status_ = status;

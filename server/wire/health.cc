@@ -27,16 +27,21 @@ grpc::ByteBuffer Answer(int status) {
 // Reads the request. It holds no memory of the ledger: health is asked for most when there is none.
 class HealthService::Call : public RawReactor, private AwaitedCall {
  public:
-  Call(HealthService& service, RawCall& call) : RawReactor(call), service_(service) {}
+  Call(HealthService& service, RawCall& call) : RawReactor(call), service_(service) { record().quiet = true; }
 
   void OnBegun() override {
     RpcContext& context = service_.context_;
     const absl::Status status = context.awaited.Add(*this, context.options.message_timeout, nullptr);
-    status.ok() ? StartRead(&message_) : Finish(ToGrpc(status));
+    status.ok() ? StartRead(&message_) : GiveUp(status);
   }
 
  protected:
-  // The request is there. Called once, or Finish instead.
+  void GiveUp(const absl::Status& status) final {
+    Record(status);
+    Finish(ToGrpc(status));
+  }
+
+  // The request is there. Called once, or GiveUp instead.
   virtual void Serve(const std::string& name) = 0;
 
   HealthService& service_;
@@ -46,18 +51,17 @@ class HealthService::Call : public RawReactor, private AwaitedCall {
   void OnReadDone(bool ok) final {
     if (!service_.context_.awaited.Remove(*this)) return;
     grpc::health::v1::HealthCheckRequest request;
-    if (!ok) return Finish({grpc::StatusCode::INVALID_ARGUMENT, "the call ended before its message was whole"});
+    if (!ok) return GiveUp(absl::InvalidArgumentError("the call ended before its message was whole"));
     if (message_.Length() > kMostBytes) {
-      return Finish({grpc::StatusCode::INVALID_ARGUMENT, absl::StrCat("the message has ", message_.Length(),
-                                                                      " bytes; at most ", kMostBytes, " are allowed")});
+      return GiveUp(absl::InvalidArgumentError(
+          absl::StrCat("the message has ", message_.Length(), " bytes; at most ", kMostBytes, " are allowed")));
     }
     grpc::ProtoBufferReader reader(&message_);
     if (!request.ParseFromZeroCopyStream(&reader)) {
-      return Finish({grpc::StatusCode::INVALID_ARGUMENT, "the message is no HealthCheckRequest"});
+      return GiveUp(absl::InvalidArgumentError("the message is no HealthCheckRequest"));
     }
     Serve(request.service());
   }
-  void GiveUp(const absl::Status& status) final { Finish(ToGrpc(status)); }
 
   grpc::ByteBuffer message_;
 };
@@ -74,7 +78,7 @@ class HealthService::Check final : public Call {
       status = service_.StatusOf(name);
     }
     if (status == HealthCheckResponse::SERVICE_UNKNOWN) {
-      return Finish({grpc::StatusCode::NOT_FOUND, "there is no service or model of this name"});
+      return GiveUp(absl::NotFoundError("there is no service or model of this name"));
     }
     answer_ = Answer(status);
     StartWriteAndFinish(&answer_, grpc::Status::OK);

@@ -7,10 +7,11 @@
 namespace edgewise::server {
 
 void OneMessageReactor::OnBegun() {
-  const Time now = context_.options.clock();
+  const Time now = record().arrival;
   deadline_ = ToSteady(call_->raw_deadline(), now);
   absl::Status status;
-  const Clock::duration waited = context_.listener == nullptr ? Clock::duration() : context_.listener->Waited(peer_);
+  const Clock::duration waited =
+      context_.listener == nullptr ? Clock::duration() : context_.listener->Waited(record().peer);
   if (waited > Clock::duration()) {
     const bool ends = deadline_ != Time::max();
     status = CheckWait(waited, ends ? deadline_ - now : context_.options.queue.max_delay, ends);
@@ -45,7 +46,7 @@ void OneMessageReactor::OnReadDone(bool ok) {
 void OneMessageReactor::ServeApart() {
   Hold();
   arrival_ = context_.options.clock();
-  context_.handler.preparations().Start(principal_.name, [this](absl::Status status) {
+  context_.handler.preparations().Start(record().principal.name, [this](absl::Status status) {
     if (status.ok()) status = context_.handler.CheckWanted(cancelled_.get_token(), deadline_);
     status.ok() ? Serve() : Refuse(status);
     message_memory_.Shrink(0);
@@ -53,11 +54,12 @@ void OneMessageReactor::ServeApart() {
   });
 }
 
-Ticket OneMessageReactor::NewTicket() {
-  return {.rpc = rpc_,
+Ticket OneMessageReactor::NewTicket(Rpc rpc) {
+  return {.rpc = rpc,
+          .call = &record(),
           .deadline = deadline_,
           .stopping = cancelled_.get_token(),
-          .principal = principal_,
+          .principal = record().principal,
           .memory = &memory_,
           .apart = arrival_ != Time(),
           .arrival = arrival_};
@@ -71,8 +73,6 @@ bool OneMessageReactor::Take(google::protobuf::Message& message) {
 }
 
 void OneMessageReactor::Refuse(const absl::Status& status) {
-  const bool infers = rpc_ == Rpc::kPredict || rpc_ == Rpc::kModelInfer;
-  if (infers || rpc_ == Rpc::kGenerate) context_.handler.CountUnread(infers ? Rpc::kPredict : rpc_, status);
   message_.Clear();
   message_memory_.Shrink(0);
   End(status);

@@ -6,47 +6,43 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include <memory>
+#include <optional>
 #include <stop_token>
-#include <string>
 
 #include "server/guard/awaited.h"
-#include "server/guard/principal.h"
 #include "server/wire/context.h"
 
 namespace edgewise::server {
 
 class OneMessageReactor : public RawReactor, private AwaitedCall {
  public:
-  OneMessageReactor(RpcContext& context, RawCall& call, Rpc rpc)
-      : RawReactor(call),
-        context_(context),
-        rpc_(rpc),
-        peer_(call_->peer()),
-        principal_(PrincipalOf(*call_, context.gate)) {}
+  // `infers`: Call::infers.
+  OneMessageReactor(RpcContext& context, RawCall& call, Rpc rpc, std::optional<Rpc> infers = std::nullopt)
+      : RawReactor(call), context_(context) {
+    record().rpc = rpc;
+    record().infers = infers;
+  }
 
  protected:
   // The message is there. On the thread of the call, or one for long messages. `this` lives until the return.
   virtual void Serve() = 0;
-  // Sends and counts the status, after all that was written. Called once.
+  // Records and sends the status, after all that was written. Called once.
   virtual void End(const absl::Status& status) = 0;
 
   // The message, which is parsed into one on an arena. Ends the call where it cannot be; then false.
   bool Take(google::protobuf::Message& message);
-  // For RequestHandler::Start, all but where the answer goes.
-  Ticket NewTicket();
-  // A status that no request counts.
+  // For RequestHandler::Start, all but where the answer goes. `rpc`: kPredict or kGenerate.
+  Ticket NewTicket(Rpc rpc = Rpc::kPredict);
+  // Ends the call before its message was served.
   void Refuse(const absl::Status& status);
   void OnCancel() override { cancelled_.request_stop(); }
 
   RpcContext& context_;
-  const Rpc rpc_;
-  const std::string peer_;
-  const Principal principal_;
   std::stop_source cancelled_;
   bool apart_ = false;  // a short message is served on a thread for long work too: its answer may be long
 
  private:
-  const std::shared_ptr<MemoryAccount> account_ = context_.memory.AccountOf(principal_.name);
+  const std::shared_ptr<MemoryAccount> account_ = context_.memory.AccountOf(record().principal.name);
 
  protected:
   MemoryHold message_memory_{*account_};  // of the call, then of the message; until the return of Serve, at most

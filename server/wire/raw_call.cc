@@ -4,7 +4,9 @@
 
 #include <utility>
 
+#include "server/guard/principal.h"
 #include "server/wire/call_thread.h"
+#include "server/wire/grpc_status.h"
 
 // Defined in gRPC's core, but in no public header: the flags of the message that was read last.
 uint32_t grpc_call_test_only_get_message_flags(grpc_call* call);
@@ -19,17 +21,24 @@ constexpr uint32_t kCompressed = 0x80000000u | 0x40000000u;
 // Calls of one method, on one queue, that are requested and have not come yet. Further ones wait until one of these has
 // begun.
 constexpr int kWaitingCalls = 64;
-class Unimplemented final : public RawReactor {
+
+// A call that no method gets.
+class Refused final : public RawReactor {
  public:
-  Unimplemented(RawCall& call, CallThreads::WhyNot why_not) : RawReactor(call) {
-    const std::string& method = static_cast<grpc::GenericServerContext*>(call_)->method();
-    Finish({grpc::StatusCode::UNIMPLEMENTED, why_not ? why_not(method) : "the server has no such method"});
+  Refused(RawCall& call, const absl::Status& status) : RawReactor(call) {
+    Record(status);
+    Finish(ToGrpc(status));
   }
 };
 
 }  // namespace
 
-RawReactor::RawReactor(RawCall& call) : call_(&call.context_), raw_(call) {}
+RawReactor::RawReactor(RawCall& call) : call_(&call.context_), raw_(call) {
+  record_.name = call.method_.path;
+  record_.peer = call_->peer();
+  record_.principal = std::move(call.principal_);
+  record_.arrival = call.log_.now();
+}
 
 void RawReactor::StartRead(grpc::ByteBuffer* message) {
   raw_.running_.fetch_add(1);
@@ -53,6 +62,8 @@ void RawReactor::StartWriteAndFinish(const grpc::ByteBuffer* message, const grpc
 
 void RawReactor::Finish(const grpc::Status& status) { raw_.stream_.Finish(status, &raw_.finished_); }
 
+void RawReactor::Record(const absl::Status& status) { raw_.log_.End(record_, status); }
+
 void RawReactor::Hold() { raw_.running_.fetch_add(1); }
 
 void RawReactor::Release() { raw_.Complete(); }
@@ -62,13 +73,23 @@ void RawService::Add(const char* path, std::function<std::unique_ptr<RawReactor>
   const auto request = [this, index = static_cast<int>(methods_.size())](RawCall& call) {
     RequestAsyncBidiStreaming(index, &call.context_, &call.stream_, &call.queue_, &call.queue_, &call.begun_);
   };
-  methods_.push_back(std::make_unique<RawMethod>(RawMethod{request, std::move(make)}));
+  methods_.push_back(std::make_unique<RawMethod>(RawMethod{path, request, std::move(make)}));
 }
 
-RawCall::RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue, const Gate& gate)
-    : method_(method), queue_(queue), gate_(gate) {
+RawCall::RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue, const Gate& gate, CallLog& log)
+    : method_(method), queue_(queue), gate_(gate), log_(log) {
   context_.AsyncNotifyWhenDone(&ended_);
   method.request(*this);
+}
+
+std::unique_ptr<RawReactor> RawCall::MakeReactor() {
+  absl::StatusOr<Principal> principal = PrincipalOf(context_, gate_);
+  if (principal.ok()) {
+    principal_ = *std::move(principal);
+    return method_.make(*this);
+  }
+  principal_.name = WithoutPort(context_.peer());
+  return std::make_unique<Refused>(*this, principal.status());
 }
 
 void RawCall::OnEvent(Operation operation, bool ok) {
@@ -76,8 +97,8 @@ void RawCall::OnEvent(Operation operation, bool ok) {
     case Operation::kBegin:
       if (!ok) return delete this;  // the server shuts down
       gate_.counts.begun.fetch_add(1, std::memory_order_relaxed);
-      new RawCall(method_, queue_, gate_);
-      reactor_ = method_.make(*this);
+      new RawCall(method_, queue_, gate_, log_);
+      reactor_ = MakeReactor();
       return reactor_->OnBegun();
     case Operation::kRead:
       reactor_->OnReadDone(ok);
@@ -98,11 +119,16 @@ void RawCall::Complete() {
   if (running_.fetch_sub(1) == 1) delete this;
 }
 
-CallThreads::CallThreads(grpc::ServerBuilder& builder, const Gate& gate, WhyNot why_not) : gate_(gate) {
+CallThreads::CallThreads(grpc::ServerBuilder& builder, const Gate& gate, CallLog& log, WhyNot why_not)
+    : gate_(gate), log_(log) {
   unimplemented_.request = [this](RawCall& call) {
     others_.RequestCall(&call.context_, &call.stream_, &call.queue_, &call.queue_, &call.begun_);
   };
-  unimplemented_.make = [why_not](RawCall& call) { return std::make_unique<Unimplemented>(call, why_not); };
+  unimplemented_.make = [why_not](RawCall& call) {
+    const char* const usual = "the server has no such method";
+    const std::string why = why_not != nullptr ? why_not(call.context_.method()) : usual;
+    return std::make_unique<Refused>(call, absl::UnimplementedError(why));
+  };
   builder.RegisterAsyncGenericService(&others_);
   for (int thread = 0; thread < CallThreadCount(); ++thread) queues_.push_back(builder.AddCompletionQueue());
 }
@@ -110,7 +136,7 @@ CallThreads::CallThreads(grpc::ServerBuilder& builder, const Gate& gate, WhyNot 
 void CallThreads::Start(const std::vector<const RawService*>& services) {
   for (const auto& queue : queues_) {
     const auto accept = [&](const RawMethod& method) {
-      for (int waiting = 0; waiting < kWaitingCalls; ++waiting) new RawCall(method, *queue, gate_);
+      for (int waiting = 0; waiting < kWaitingCalls; ++waiting) new RawCall(method, *queue, gate_, log_);
     };
     accept(unimplemented_);
     for (const RawService* service : services) {

@@ -23,6 +23,8 @@
 
 #include "absl/status/status.h"
 #include "server/guard/auth.h"
+#include "server/observe/call_log.h"
+#include "server/request/call.h"
 
 namespace edgewise::server {
 
@@ -45,6 +47,9 @@ class RawReactor {
   void StartWriteAndFinish(const grpc::ByteBuffer* message, const grpc::Status& status);
   void Finish(const grpc::Status& status);
 
+  // The call ends with this status: counts and logs it. Once, before Finish or StartWriteAndFinish.
+  void Record(const absl::Status& status);
+
   // After a read. INTERNAL: its message says that it is compressed, in a call that names no encoding that is served
   // (gRPC itself refuses those that it knows); gRPC would hand it over as it is.
   absl::Status CheckRead() const;
@@ -62,14 +67,19 @@ class RawReactor {
   void Hold();
   void Release();
 
+  // What is known of the call before its method begins; the method sets the rest.
+  Call& record() { return record_; }
+
   grpc::ServerContext* const call_;
 
  private:
   RawCall& raw_;
+  Call record_;
 };
 
 // How calls of a method are waited for, and what is done with them.
 struct RawMethod {
+  const char* path = "_other";  // a literal, for the log
   std::function<void(RawCall& call)> request;
   std::function<std::unique_ptr<RawReactor>(RawCall& call)> make;  // on the thread of the call
 };
@@ -99,13 +109,17 @@ class RawCall {
     Operation operation;
   };
 
-  RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue, const Gate& gate);
+  RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue, const Gate& gate, CallLog& log);
   void OnEvent(Operation operation, bool ok);
+  // The call has come.
+  std::unique_ptr<RawReactor> MakeReactor();
   void Complete();
 
   const RawMethod& method_;
   grpc::ServerCompletionQueue& queue_;
   const Gate& gate_;
+  CallLog& log_;
+  Principal principal_;  // once it has come
   grpc::GenericServerContext context_;
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&context_};
   Event begun_{*this, Operation::kBegin}, read_{*this, Operation::kRead}, written_{*this, Operation::kWrite};
@@ -119,8 +133,9 @@ class CallThreads {
  public:
   // Why a method is not served: never empty.
   using WhyNot = std::string (*)(const std::string& method);
-  // As many as the cores need: one for four, up to four. `gate` counts the calls that begin; it must outlive this.
-  CallThreads(grpc::ServerBuilder& builder, const Gate& gate, WhyNot why_not = nullptr);
+  // As many as the cores need: one for four, up to four. `gate` counts the calls that begin, and says whose they are;
+  // `log` has those that it refuses. Both must outlive this.
+  CallThreads(grpc::ServerBuilder& builder, const Gate& gate, CallLog& log, WhyNot why_not = nullptr);
   ~CallThreads() { Stop(); }
   CallThreads(const CallThreads&) = delete;
   CallThreads& operator=(const CallThreads&) = delete;
@@ -132,6 +147,7 @@ class CallThreads {
 
  private:
   const Gate& gate_;
+  CallLog& log_;
   grpc::AsyncGenericService others_;  // methods that are not served
   RawMethod unimplemented_;           // they are answered so
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;

@@ -96,27 +96,30 @@ class ReflectionService::Call final : public RawReactor, private AwaitedCall {
   void Await() {
     RpcContext& context = service_.context_;
     const absl::Status status = context.awaited.Add(*this, context.options.message_timeout, nullptr);
-    status.ok() ? StartRead(&message_) : Finish(ToGrpc(status));
+    status.ok() ? StartRead(&message_) : GiveUp(status);
   }
   void OnReadDone(bool ok) override {
     if (!service_.context_.awaited.Remove(*this)) return;
-    if (!ok) return Finish(grpc::Status::OK);  // the client has asked all that it wants
+    if (!ok) return GiveUp(absl::OkStatus());  // the client has asked all that it wants
     if (message_.Length() > kMostBytes) {
-      return Finish({grpc::StatusCode::INVALID_ARGUMENT, absl::StrCat("the message has ", message_.Length(),
-                                                                      " bytes; at most ", kMostBytes, " are allowed")});
+      return GiveUp(absl::InvalidArgumentError(
+          absl::StrCat("the message has ", message_.Length(), " bytes; at most ", kMostBytes, " are allowed")));
     }
     ServerReflectionRequest request;
     grpc::ProtoBufferReader reader(&message_);
     if (!request.ParseFromZeroCopyStream(&reader)) {
-      return Finish({grpc::StatusCode::INVALID_ARGUMENT, "the message is no ServerReflectionRequest"});
+      return GiveUp(absl::InvalidArgumentError("the message is no ServerReflectionRequest"));
     }
     ServerReflectionResponse response;
     Answer(service_.pool_, request, response);
     answer_ = Serialize(response);
     StartWrite(&answer_);
   }
-  void OnWriteDone(bool ok) override { ok ? Await() : Finish(ToGrpc(absl::CancelledError("the client is gone"))); }
-  void GiveUp(const absl::Status& status) override { Finish(ToGrpc(status)); }
+  void OnWriteDone(bool ok) override { ok ? Await() : GiveUp(absl::CancelledError("the client is gone")); }
+  void GiveUp(const absl::Status& status) override {
+    Record(status);
+    Finish(ToGrpc(status));
+  }
 
   ReflectionService& service_;
   grpc::ByteBuffer message_, answer_;

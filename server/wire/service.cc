@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -59,23 +60,24 @@ class GetModelReactor final : public UnaryReactor {
     ParsedMessage<v1::GetModelRequest> message;
     if (!Take(*message)) return;
     v1::GetModelResponse response;
+    context_.handler.Name(record(), (*message).model(), (*message).version());
     const absl::Status status = FillModel(context_, (*message).model(), (*message).version(), response);
     status.ok() ? Answer(response) : End(status);
   }
 };
 
 template <typename Reactor>
-auto Maker(RpcContext& context, Rpc rpc) {
-  return [&context, rpc](RawCall& call) { return std::make_unique<Reactor>(context, call, rpc); };
+auto Maker(RpcContext& context, Rpc rpc, std::optional<Rpc> infers = std::nullopt) {
+  return [&context, rpc, infers](RawCall& call) { return std::make_unique<Reactor>(context, call, rpc, infers); };
 }
 
 }  // namespace
 
 InferenceServiceImpl::InferenceServiceImpl(RpcContext& context) {
-  Add("/edgewise.v1.InferenceService/Predict", Maker<PredictReactor>(context, Rpc::kPredict));
+  Add("/edgewise.v1.InferenceService/Predict", Maker<PredictReactor>(context, Rpc::kPredict, Rpc::kPredict));
   Add("/edgewise.v1.InferenceService/PredictStream",
       [&context](RawCall& call) { return std::make_unique<StreamReactor>(context, call); });
-  Add("/edgewise.v1.InferenceService/Generate", Maker<GenerateReactor>(context, Rpc::kGenerate));
+  Add("/edgewise.v1.InferenceService/Generate", Maker<GenerateReactor>(context, Rpc::kGenerate, Rpc::kGenerate));
   Add("/edgewise.v1.InferenceService/ListModels", Maker<ListModelsReactor>(context, Rpc::kListModels));
   Add("/edgewise.v1.InferenceService/GetModel", Maker<GetModelReactor>(context, Rpc::kGetModel));
 }

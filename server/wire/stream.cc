@@ -20,10 +20,9 @@ void SetError(const absl::Status& status, v1::PredictStreamResponse& response) {
 }  // namespace
 
 StreamReactor::StreamReactor(RpcContext& context, RawCall& call)
-    : RawReactor(call),
-      context_(context),
-      deadline_(ToSteady(call_->raw_deadline(), context.options.clock())),
-      principal_(PrincipalOf(*call_, context.gate)) {
+    : RawReactor(call), context_(context), deadline_(ToSteady(call_->raw_deadline(), record().arrival)) {
+  record().rpc = Rpc::kPredictStream;
+  record().quiet = true;  // its messages are logged
   context_.open.AddStream(this);
   mutex_.Lock();
   const absl::Status status = memory_.Resize(kSilentCallBytes);
@@ -67,7 +66,7 @@ void StreamReactor::Advance() {
   const absl::Status status =
       cancelled_.stop_requested() ? absl::CancelledError("the client cancelled the stream") : end_;
   mutex_.Unlock();
-  context_.metrics.CountRpc(Rpc::kPredictStream, status.code());
+  Record(status);
   context_.Finish(*this, *call_, status);
 }
 
@@ -106,7 +105,7 @@ void StreamReactor::OnReadDone(bool ok) {
 
 void StreamReactor::ServeApart() {
   Hold();
-  context_.handler.preparations().Start(principal_.name,
+  context_.handler.preparations().Start(record().principal.name,
                                         [this, arrival = context_.options.clock()](absl::Status status) {
                                           if (status.ok())
                                             status = context_.handler.CheckWanted(cancelled_.get_token(), deadline_);
@@ -123,8 +122,7 @@ void StreamReactor::ServeHere(absl::Status status, Time arrival) {
     if (status.ok()) {
       Serve(*message, arrival);
     } else {
-      context_.handler.CountUnread(Rpc::kPredict, status);
-      Send(std::make_unique<Answer>(*account_), status);
+      Send(NewAnswer(arrival), status);
     }
   }
   message_memory_.Shrink(0);
@@ -133,17 +131,29 @@ void StreamReactor::ServeHere(absl::Status status, Time arrival) {
   Advance();
 }
 
+// A message is a call of its own.
+StreamReactor::AnswerPtr StreamReactor::NewAnswer(Time arrival) {
+  auto answer = std::make_unique<Answer>(*account_);
+  Call& call = answer->call;
+  call.name = record().name;
+  call.infers = Rpc::kPredict;
+  call.peer = record().peer;
+  call.principal = record().principal;
+  call.arrival = arrival != Time() ? arrival : context_.options.clock();
+  return answer;
+}
+
 void StreamReactor::Serve(const v1::PredictRequest& message, Time arrival) {
   const std::string& id = message.request_id();
   mutex_.Lock();
   const bool duplicate = !ids_.insert(id).second;
   mutex_.Unlock();
-  auto answer = std::make_unique<Answer>(*account_);
+  AnswerPtr answer = NewAnswer(arrival);
   answer->response.set_request_id(id);
   if (duplicate) {
     const absl::Status refused = FieldError(
         "request_id", absl::StrCat("is ", Quoted(id), ", which is in flight on this stream; each needs its own"));
-    context_.handler.CountUnadmitted(message, refused);
+    context_.handler.Name(answer->call, message.model(), message.version());
     return Send(std::move(answer), refused);
   }
   Answer* owned = answer.release();
@@ -153,9 +163,10 @@ void StreamReactor::Serve(const v1::PredictRequest& message, Time arrival) {
     mutex_.Unlock();
     Send(AnswerPtr(owned), status);
   };
-  Ticket ticket = {.deadline = deadline_,
+  Ticket ticket = {.call = &owned->call,
+                   .deadline = deadline_,
                    .stopping = cancelled_.get_token(),
-                   .principal = principal_,
+                   .principal = record().principal,
                    .reply = reply,
                    .response = owned->response.mutable_response(),
                    .line = line_,
@@ -166,6 +177,7 @@ void StreamReactor::Serve(const v1::PredictRequest& message, Time arrival) {
 }
 
 void StreamReactor::Send(AnswerPtr answer, const absl::Status& status) {
+  context_.calls.End(answer->call, status);
   if (!status.ok()) SetError(status, answer->response);
   answer->bytes = Serialize(answer->response);
   answer->response.Clear();

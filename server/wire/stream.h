@@ -36,6 +36,7 @@ class StreamReactor final : public RawReactor, public Drainable, private Awaited
   struct Answer {
     explicit Answer(MemoryAccount& account) : memory(account) {}
 
+    Call call;
     v1::PredictStreamResponse response;
     MemoryHold memory;
     grpc::ByteBuffer bytes;  // of the response, when it is finished
@@ -45,6 +46,7 @@ class StreamReactor final : public RawReactor, public Drainable, private Awaited
   // Answers the message that has come. `status`: it is refused instead. `arrival`: of a message that is prepared apart,
   // on a thread for such; else Time().
   void ServeHere(absl::Status status, Time arrival);
+  AnswerPtr NewAnswer(Time arrival);
   void ServeApart();
   void Serve(const v1::PredictRequest& message, Time arrival);
   // `status`: of the request.
@@ -58,11 +60,10 @@ class StreamReactor final : public RawReactor, public Drainable, private Awaited
 
   RpcContext& context_;
   const Time deadline_;
-  const Principal principal_;
   std::stop_source cancelled_;
 
-  const std::shared_ptr<MemoryAccount> account_ = context_.memory.AccountOf(principal_.name);
-  const std::shared_ptr<AnswerLine> line_ = context_.handler.NewLine(principal_);
+  const std::shared_ptr<MemoryAccount> account_ = context_.memory.AccountOf(record().principal.name);
+  const std::shared_ptr<AnswerLine> line_ = context_.handler.NewLine(record().principal);
   // State of the read in progress. It belongs to the thread that set reading_.
   bool began_ = false;  // a message has come
   grpc::ByteBuffer message_;

@@ -19,17 +19,19 @@ class UnaryReactor : public OneMessageReactor {
     answer_ = Serialize(message);
     const absl::Status status = memory_.Resize(answer_.Length());
     if (!status.ok()) return End(status);
-    context_.metrics.CountRpc(rpc_, absl::StatusCode::kOk);
+    Record(absl::OkStatus());
     if (context_.handler.draining()) return StartWrite(&answer_);
     StartWriteAndFinish(&answer_, grpc::Status::OK);
   }
   // Ticket::alone. Once for each ticket, before the request starts.
-  bool IsAlone(const Ticket& ticket) { return !ticket.apart && context_.IsAlone(std::hash<std::string>()(peer_)); }
+  bool IsAlone(const Ticket& ticket) {
+    return !ticket.apart && context_.IsAlone(std::hash<std::string>()(record().peer));
+  }
   void OnWriteDone(bool) override { context_.Finish(*this, *call_, absl::OkStatus()); }
 
   void End(const absl::Status& status) override {
     memory_.Shrink(0);
-    context_.metrics.CountRpc(rpc_, status.code());
+    Record(status);
     Finish(ToGrpc(status));
   }
 

@@ -38,7 +38,7 @@ class HttpTest(unittest.TestCase):
             line = server.wait_for_event("request")
             self.assertEqual((line["request_id"], line["route"], line["code"]), ("one", "/edgewise/v1/predict", "OK"))
             self.assertEqual(ask(server, "/v1/embeddings", {"model": "nothing", "input": "x"})[0], 404)
-            line = server.wait_for_event("request")
+            line = server.wait_for_event("refused")
             self.assertEqual((line["route"], line["code"]), ("/v1/embeddings", "NOT_FOUND"))
             self.assertNotIn("route", self.line_of_grpc(server))
 

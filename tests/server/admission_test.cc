@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/base/status_details.h"
+#include "server/request/call.h"
 #include "server/schedule/scheduler.h"
 #include "tests/server/retry_delay.h"
 #include "tests/server/scheduler_fixture.h"
@@ -23,9 +25,8 @@ TEST(AdmissionTest, FullQueueRefusesWithRetryInfoAndLeavesTheRequest) {
   RequestPtr third = MakeRequest();
   const absl::Status status = Push(scheduler, third);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(status.message(), "the queue is full: 2 requests wait; the limit is 2");
-  EXPECT_GE(RetryDelay(status), 0.05);
-  EXPECT_LE(RetryDelay(status), 5.0);
+  EXPECT_EQ(status.message(), "the queue is full: 2 requests wait; the limit is 2; try again in 50ms");
+  EXPECT_DOUBLE_EQ(RetryDelay(status), 0.05);
   ASSERT_NE(third, nullptr);
   EXPECT_EQ(scheduler.size(), 2u);
   NextOf(scheduler);
@@ -111,7 +112,35 @@ TEST(AdmissionTest, RetryAdviceIsTheWorkThatGoesFirst) {
   TestScheduler scheduler({.max_requests = 3});
   for (int i = 0; i < 3; ++i) Add(scheduler, Taking(0.4));
   RequestPtr more = Taking(0.4);
-  EXPECT_NEAR(RetryDelay(Push(scheduler, more)), 1.2, 1e-9);
+  const absl::Status status = Push(scheduler, more);
+  EXPECT_DOUBLE_EQ(RetryDelay(status), 2.0) << "whole seconds, as Retry-After has them";
+  EXPECT_EQ(status.message(), "the queue is full: 3 requests wait; the limit is 3; try again in 2s");
+}
+
+// One time in the text and in RetryInfo, however long, and what helps by the name that the client's protocol has for
+// it.
+TEST(AdmissionTest, LateIsNotFullAndNamesItsTimeAndTheRemedy) {
+  Call http;
+  http.http = true;
+  for (Call* const call : {static_cast<Call*>(nullptr), &http}) {
+    TestScheduler scheduler;
+    Add(scheduler, Taking(88.2));
+    RequestPtr late = Taking(30.0, 2, kStart + seconds(50)), patient = Taking(30.0);
+    late->ticket.call = patient->ticket.call = call;
+    absl::Status status = Push(scheduler, late);
+    EXPECT_EQ(status.message(),
+              absl::StrCat("the request would be late: requests that go first take about 1m29s and this one about 30s, "
+                           "and its deadline is in 50s; try again then, or with ",
+                           call != nullptr ? "a larger X-Request-Timeout-Ms" : "a later gRPC deadline"));
+    EXPECT_DOUBLE_EQ(RetryDelay(status), 89.0);
+    EXPECT_EQ(RejectionOf(status), Rejection::kDeadline);
+    status = Push(scheduler, patient);
+    EXPECT_EQ(status.message(),
+              absl::StrCat("the request would be late: requests that go first take about 1m29s, and without a deadline "
+                           "the limit is 2s (--max_queue_delay); try again then, or with ",
+                           call != nullptr ? "X-Request-Timeout-Ms" : "a gRPC deadline"));
+    EXPECT_DOUBLE_EQ(RetryDelay(status), 89.0);
+  }
 }
 
 TEST(AdmissionTest, ARequestThatNoIdleServerAnswersInTimeIsLateAtTheDoor) {
@@ -120,7 +149,9 @@ TEST(AdmissionTest, ARequestThatNoIdleServerAnswersInTimeIsLateAtTheDoor) {
   RequestPtr hopeless = Taking(1.0, 2, kStart + milliseconds(600));
   const absl::Status status = Push(scheduler, hopeless);
   EXPECT_TRUE(absl::IsDeadlineExceeded(status));
-  EXPECT_EQ(status.message(), "the request takes about 1s on an idle server; its deadline is in 600ms");
+  EXPECT_EQ(status.message(),
+            "the request takes about 1s on an idle server, and its deadline is in 600ms; send it with a later gRPC "
+            "deadline");
   EXPECT_NE(hopeless, nullptr);
   std::vector<EndedRequest> none;
   EXPECT_EQ(scheduler.Check(hopeless->ticket, hopeless->forecast.seconds, kStart, none), status)
@@ -185,8 +216,8 @@ TEST(AdmissionTest, ARequestThatOthersMakeLateIsRefusedWithTheirTime) {
   const absl::Status status = Push(scheduler, late);
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_EQ(status.message(),
-            "the queue is full: requests that go first take about 500ms and this one about 200ms; its deadline is in "
-            "600ms");
+            "the request would be late: requests that go first take about 500ms and this one about 200ms, and its "
+            "deadline is in 600ms; try again then, or with a later gRPC deadline");
   EXPECT_NEAR(RetryDelay(status), 0.5, 1e-9);
   RequestPtr in_time = Taking(0.2, 2, kStart + milliseconds(810));
   EXPECT_TRUE(Push(scheduler, in_time).ok());
@@ -255,8 +286,8 @@ TEST(AdmissionTest, WithoutADeadlineTheWaitIsBoundedButNotTheWork) {
   const absl::Status status = Push(scheduler, third);
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_EQ(status.message(),
-            "the queue is full: requests that go first take about 2.5s; without a deadline the limit is 2s "
-            "(--max_queue_delay)");
+            "the request would be late: requests that go first take about 3s, and without a deadline the limit is 2s "
+            "(--max_queue_delay); try again then, or with a gRPC deadline");
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ struct Rpcs {
     builder.RegisterService(&service);
     builder.RegisterService(&health);
     builder.RegisterService(&reflection);
-    threads = std::make_unique<CallThreads>(builder, *gate);
+    threads = std::make_unique<CallThreads>(builder, *gate, calls);
     server = builder.BuildAndStart();
     threads->Start({&service, &health, &reflection});
   }
@@ -58,7 +58,9 @@ struct Rpcs {
   const std::shared_ptr<Gate> gate = std::make_shared<Gate>();
   AwaitedCalls awaited{options.clock};
   LoneClient lone_client;
-  RpcContext context{{options, handler, repository, metrics, memory, awaited, message_limit, *gate, lone_client}};
+  CallLog calls{metrics, options.clock};
+  RpcContext context{
+      {options, handler, repository, metrics, memory, awaited, message_limit, *gate, calls, lone_client}};
   InferenceServiceImpl service{context};
   HealthService health{context};
   ReflectionService reflection{context};

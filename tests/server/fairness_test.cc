@@ -119,7 +119,7 @@ TEST(FairnessTest, AClientHoldsHalfOfTheLineWhileOthersWait) {
   for (int i = 0; i < 3; ++i) Add(scheduler, Of("greedy", 0.1));
   RequestPtr more = Of("greedy", 0.1);
   EXPECT_EQ(Push(scheduler, more).message(),
-            "the queue is full: 3 requests of this client wait; the limit while others wait is 3");
+            "the queue is full: 3 requests of this client wait; the limit while others wait is 3; try again in 400ms");
   RequestPtr second = Of("polite", 0.1);
   EXPECT_TRUE(Push(scheduler, second).ok());
 }

@@ -299,6 +299,20 @@ TEST(BinaryTest, OnlyMisspeltVariablesAreWarnedOf) {
   EXPECT_EQ(log.find("environment ignored", first + 1), std::string::npos) << log;
 }
 
+// It is the flag that is missing, perhaps.
+TEST(BinaryTest, AMisspeltVariableIsNamedBeforeTheErrorThatItMakes) {
+  const Environment environment{{"EDGEWISE_MODEL_REPOSITRY", "x"}, {"EDGEWISE_MAX_INPUTS", "0"}};
+  Process wrong({});
+  EXPECT_EQ(wrong.Wait(), 2);
+  EXPECT_THAT(wrong.output(),
+              testing::StartsWith("edgewise-server: EDGEWISE_MODEL_REPOSITRY is no flag; did you mean "
+                                  "EDGEWISE_MODEL_REPOSITORY?\nedgewise-server: EDGEWISE_MAX_INPUTS is \"0\""));
+  Process missing({"--max_inputs=1"});
+  EXPECT_EQ(missing.Wait(), 2);
+  EXPECT_THAT(missing.output(), HasSubstr("did you mean EDGEWISE_MODEL_REPOSITORY?\nedgewise-server: "
+                                          "--model_repository is missing"));
+}
+
 // Whose "port" the line of the event "serving" says.
 std::string AddressOf(const Process& process) {
   const size_t port = process.output().find("\"port\":") + 7;

@@ -88,7 +88,9 @@ TEST(LifecycleTest, ReadyAllWaitsForEveryModelOnceAndForNoneThatComesLater) {
   EXPECT_TRUE(server.WaitForHealth("good", 1));
   EXPECT_EQ(server.Health(""), 2);
   EXPECT_THAT(server.HttpGet("/healthz"), HasSubstr("503"));
-  EXPECT_THAT(server.HttpGet("/healthz"), HasSubstr("\"status\":\"model missing\""));
+  EXPECT_THAT(server.HttpGet("/healthz"),
+              HasSubstr("\"status\":\"model failed\",\"reason\":\"--ready=all waits for models that failed to load: "
+                        "bad\""));
   folder.AddModel("sbm", "bad", 1);
   ASSERT_TRUE(server.server().Reload().ok());
   EXPECT_TRUE(server.WaitForHealth("", 1));

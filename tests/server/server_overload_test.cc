@@ -79,7 +79,8 @@ TEST(OverloadTest, FullQueueIsResourceExhaustedWithRetryInfo) {
   v1::PredictResponse response;
   const grpc::Status status = server.Predict(SmallRequest(), response);
   EXPECT_EQ(status.error_code(), grpc::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(status.error_message(), "the queue is full: 1 requests wait; the limit is 1");
+  EXPECT_THAT(status.error_message(),
+              ::testing::StartsWith("the queue is full: 1 requests wait; the limit is 1; try again in "));
   EXPECT_THAT(status.error_details(), HasSubstr("google.rpc.RetryInfo"));
   EXPECT_EQ(server.Metric(R"(edgewise_rejections_total{model="sbm",reason="queue_full",version="1"})"), 1.0);
   running_context.TryCancel();
