@@ -1,4 +1,4 @@
-// What a server tells of its calls, over both fronts: one line each, and a count of those that are refused.
+// The log of calls over both fronts: one line each, and a count of those that are refused.
 #include "server/observe/call_log.h"
 
 #include <gmock/gmock.h>
@@ -60,7 +60,7 @@ double Refusals(const std::string& page) {
   return sum;
 }
 
-// Of a server whose calls need a token.
+// A server whose calls need a token.
 class CallLogTest : public ::testing::Test {
  protected:
   CallLogTest() {
