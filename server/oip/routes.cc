@@ -111,7 +111,7 @@ void Infer(CallParts& parts, const ExchangePtr& exchange) {
     end.ok() ? exchange->Answer(WriteInferAnswer(inference->body, answer))
              : exchange->Refuse(inference->call.Named(end));
   };
-  // What was read of the body ends here; how its outputs are to be written stays.
+  // The inputs of the body end here; how its outputs are to be written stays.
   inference->body.tensors.clear();
   inference->body.message.clear_inputs();
   inference->body.message.clear_parameters();

@@ -13,7 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/field_error.h"
 #include "oip/v2/open_inference.pb.h"
+#include "server/base/status_details.h"
 #include "server/guard/auth.h"
+#include "server/http/message.h"
 #include "tests/server/http_fixture.h"
 #include "tests/server/written_log.h"
 
@@ -37,6 +39,15 @@ TEST(LoggedFieldTest, HasTheNamesOfOurMessagesAndNoOther) {
   }
   EXPECT_EQ(LoggedField(absl::InvalidArgumentError("inputs")), "");
   EXPECT_EQ(LoggedField(absl::OkStatus()), "");
+}
+
+TEST(RetryAfterTest, HasTheSecondsOfTheStatus) {
+  for (const auto& [seconds, field] : {std::pair(89.0, "89"), {2.0, "2"}, {0.05, "1"}}) {
+    absl::Status status = absl::ResourceExhaustedError("full");
+    SetRetryDelay(status, seconds);
+    const HttpAnswer answer = ErrorAnswer({429, status}, PlainError);
+    EXPECT_THAT(answer.fields, ::testing::Contains(std::pair<std::string, std::string>("Retry-After", field)));
+  }
 }
 
 // The lines of the events by their request_id; one for each.
