@@ -68,7 +68,7 @@ class WordsInLogTest : public ::testing::Test {
     test_->Call(path, bytes);
   }
 
-  // Looks for the word in what was logged, of at least so many refusals.
+  // Looks for the word in the log, which has at least that number of refusals.
   void Check(size_t refusals) {
     test_.reset();
     const std::string& text = log_.Stop();
