@@ -55,7 +55,7 @@ class Exchange : public std::enable_shared_from_this<Exchange>, public WorkBound
   // A stream of unknown length with code 200.
   virtual void Begin(const std::string& type) = 0;
   virtual void Send(std::string bytes) = 0;
-  // `status`: how the call ended, for the log. What was sent says so to the client.
+  // `status`: how the call ended, for the log. The client is told by the events that were sent.
   void End(const absl::Status& status = absl::OkStatus());
   // Whether as many pieces wait to be sent as may (options.unsent_tokens).
   virtual bool full() const = 0;

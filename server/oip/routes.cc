@@ -113,7 +113,7 @@ void Infer(CallParts& parts, const ExchangePtr& exchange) {
     absl::StatusOr<HttpAnswer> written = WriteInferAnswer(inference->body, answer, *exchange);
     written.ok() ? exchange->Answer(*std::move(written)) : exchange->Refuse(written.status());
   };
-  // What was read of the body ends here; how its outputs are to be written stays.
+  // The inputs of the body end here; how its outputs are to be written stays.
   inference->body.tensors.clear();
   inference->body.message.clear_inputs();
   inference->body.message.clear_parameters();

@@ -15,7 +15,7 @@
 
 namespace edgewise::server {
 
-// What the requests of a call took that were answered: one, or several where OpenAI's `n` asks for more.
+// The work of the answered requests of a call: one, or several if OpenAI's `n` asks for more.
 struct CallWork {
   uint32_t requests = 0;
   bool generates = false;

@@ -67,7 +67,7 @@ class RawReactor {
   void Hold();
   void Release();
 
-  // What is known of the call before its method begins; the method sets the rest.
+  // The record of the call, with all that is known before its method begins; the method sets the rest.
   Call& record() { return record_; }
 
   grpc::ServerContext* const call_;

@@ -1,4 +1,4 @@
-// What a server tells of its calls, over both fronts: one line each, and a count of those that are refused.
+// The log of calls over both fronts: one line each, and a count of those that are refused.
 #include "server/observe/call_log.h"
 
 #include <gmock/gmock.h>
@@ -13,7 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/field_error.h"
 #include "oip/v2/open_inference.pb.h"
+#include "server/base/status_details.h"
 #include "server/guard/auth.h"
+#include "server/http/message.h"
 #include "tests/server/http_fixture.h"
 #include "tests/server/written_log.h"
 
@@ -39,6 +41,15 @@ TEST(LoggedFieldTest, HasTheNamesOfOurMessagesAndNoOther) {
   EXPECT_EQ(LoggedField(absl::OkStatus()), "");
 }
 
+TEST(RetryAfterTest, HasTheSecondsOfTheStatus) {
+  for (const auto& [seconds, field] : {std::pair(89.0, "89"), {2.0, "2"}, {0.05, "1"}}) {
+    absl::Status status = absl::ResourceExhaustedError("full");
+    SetRetryDelay(status, seconds);
+    const HttpAnswer answer = ErrorAnswer({429, status}, PlainError);
+    EXPECT_THAT(answer.fields, ::testing::Contains(std::pair<std::string, std::string>("Retry-After", field)));
+  }
+}
+
 // The lines of the events by their request_id; one for each.
 std::map<std::string, json> ById(const WrittenLog& log, const std::vector<std::string>& events) {
   std::map<std::string, json> lines;
@@ -60,7 +71,7 @@ double Refusals(const std::string& page) {
   return sum;
 }
 
-// Of a server whose calls need a token.
+// A server whose calls need a token.
 class CallLogTest : public ::testing::Test {
  protected:
   CallLogTest() {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -109,6 +110,20 @@ TEST(LogLimiterTest, TenLinesASecondForEachKeyThenACount) {
   EXPECT_EQ(suppressed, 7u);
   EXPECT_TRUE(limiter.Allow("bad", now + std::chrono::seconds(1), suppressed));
   EXPECT_EQ(suppressed, 0u);
+}
+
+TEST(LogLimiterTest, LinesHeldBackAreTakenOnceTheirSecondIsOver) {
+  LogLimiter limiter(1);
+  const auto now = std::chrono::steady_clock::time_point() + std::chrono::hours(1);
+  uint64_t suppressed = 0;
+  for (int i = 0; i < 3; ++i) limiter.Allow("bad", now, suppressed);
+  EXPECT_TRUE(limiter.suppresses());
+  EXPECT_TRUE(limiter.TakeSuppressed(now + std::chrono::milliseconds(999)).empty());
+  const std::map<std::string, uint64_t> taken = limiter.TakeSuppressed(now + std::chrono::seconds(1));
+  EXPECT_EQ(taken, (std::map<std::string, uint64_t>{{"bad", 2}}));
+  EXPECT_FALSE(limiter.suppresses());
+  EXPECT_TRUE(limiter.Allow("bad", now + std::chrono::seconds(1), suppressed));
+  EXPECT_EQ(suppressed, 0u) << "they were told of";
 }
 
 }  // namespace

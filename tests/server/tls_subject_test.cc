@@ -29,7 +29,7 @@ std::string Read(const std::string& path) {
 class WhoAsks final : public v1::InferenceService::Service {
   grpc::Status GetModel(grpc::ServerContext* call, const v1::GetModelRequest*,
                         v1::GetModelResponse* response) override {
-    response->mutable_model()->set_name(PrincipalOf(*call, gate_).name);
+    response->mutable_model()->set_name(PrincipalOf(*call, gate_)->name);
     return grpc::Status::OK;
   }
 

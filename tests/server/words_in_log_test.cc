@@ -28,7 +28,7 @@ using nlohmann::json;
 
 // Parts of it are searched for without regard to case; the letter is for errors that name a character.
 constexpr char kAscii[] = "xyzzy", kWord[] = "xyzzy\u0416", kLetter[] = "\\u0416";
-// Of text with tokenizers that quote words and characters, a chat template that quotes messages, and others.
+// Some have tokenizers that quote words or characters, one a chat template that quotes messages.
 constexpr const char* kModels[] = {"words", "chars", "chat", "encoder", "ranker", "classes", "sbm", "lm"};
 // Ids of requests are in the log.
 constexpr const char* kLogged[] = {"request_id", "id"};
@@ -68,7 +68,7 @@ class WordsInLogTest : public ::testing::Test {
     test_->Call(path, bytes);
   }
 
-  // Looks for the word in what was logged, of at least so many refusals.
+  // Looks for the word in the log, which has at least that number of refusals.
   void Check(size_t refusals) {
     test_.reset();
     const std::string& text = log_.Stop();

@@ -1,4 +1,4 @@
-// What the server of this process logs, from the construction on.
+// The log of the server in this process, from the construction on.
 #ifndef EDGEWISE_TESTS_SERVER_WRITTEN_LOG_H_
 #define EDGEWISE_TESTS_SERVER_WRITTEN_LOG_H_
 
