@@ -87,15 +87,16 @@ class Connection::ConnectionExchange final : public Exchange {
   bool left_ = false;  // on the strand, or at the end
 };
 
-Connection::Connection(ConnectionHost& host, std::unique_ptr<Transport> transport, std::string peer,
-                       std::function<void()> closed)
+Connection::Connection(ConnectionHost& host, std::unique_ptr<Transport> transport, std::string peer, uint64_t number,
+                       std::function<void()> closing)
     : host_(host),
       transport_(std::move(transport)),
       peer_(std::move(peer)),
-      closed_(std::move(closed)),
+      number_(number),
+      closing_(std::move(closing)),
       timer_(transport_->socket().get_executor()) {}
 
-Connection::~Connection() { closed_(); }
+Connection::~Connection() { closing_(); }
 
 Exchange& Connection::OpenExchange() { return *exchange_; }
 
@@ -180,6 +181,7 @@ void Connection::AwaitHead() {
 }
 
 void Connection::BeginExchange() {
+  host_.counts.come.fetch_add(1, std::memory_order_relaxed);
   exchange_ = std::make_shared<ConnectionExchange>(shared_from_this());
   head_began_ = is_head_ = is_old_ = chunked_ = ended_ = false;
   last_ = true;  // until the head is read
@@ -257,8 +259,13 @@ void Connection::GiveUp(const absl::Status& status) {
   });
 }
 
+void Connection::BecomeBusy() {
+  if (!std::exchange(busy_, true)) host_.connections->Begin(number_);
+}
+
 void Connection::Serve() {
   phase_ = Phase::kAnswer;
+  BecomeBusy();
   timer_.cancel();
   parser_.reset();
   if (!reading_) incoming_ = std::string();  // an idle connection keeps little
@@ -306,6 +313,7 @@ void Connection::WriteAnswer(HttpAnswer answer) {
 
 void Connection::WriteHead(const HttpAnswer& answer, std::optional<size_t> length) {
   phase_ = Phase::kAnswer;
+  BecomeBusy();
   code_ = answer.code;
   chunked_ = !length && !is_head_ && !is_old_;
   last_ |= host_.draining || (!length && is_old_);
@@ -364,6 +372,7 @@ void Connection::WriteNext() {
 
 void Connection::OnAnswered() {
   Count(code_);
+  if (std::exchange(busy_, false)) host_.connections->End(number_);
   exchange_->Leave();
   exchange_.reset();
   ended_ = false;
@@ -392,10 +401,12 @@ void Connection::Close() {
   StopAwaiting();
   phase_ = Phase::kClosed;
   timer_.cancel();
+  closing_();
   Transport::Error ignored;
   transport_->socket().close(ignored);
   out_.clear();
   if (!exchange_) return;
+  host_.counts.late.fetch_add(1, std::memory_order_relaxed);
   Count(kClientGone);
   exchange_->Cancel();
   exchange_->Leave();

@@ -65,10 +65,14 @@ void RawService::Add(const char* path, std::function<std::unique_ptr<RawReactor>
   methods_.push_back(std::make_unique<RawMethod>(RawMethod{request, std::move(make)}));
 }
 
-RawCall::RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue, const Gate& gate)
-    : method_(method), queue_(queue), gate_(gate) {
+RawCall::RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue, const Gate& gate, Listener* listener)
+    : method_(method), queue_(queue), gate_(gate), listener_(listener) {
   context_.AsyncNotifyWhenDone(&ended_);
   method.request(*this);
+}
+
+RawCall::~RawCall() {
+  if (connection_ != 0) listener_->table().End(connection_);
 }
 
 void RawCall::OnEvent(Operation operation, bool ok) {
@@ -76,10 +80,11 @@ void RawCall::OnEvent(Operation operation, bool ok) {
     case Operation::kBegin:
       if (!ok) return delete this;  // the server shuts down
       gate_.counts.begun.fetch_add(1, std::memory_order_relaxed);
-      new RawCall(method_, queue_, gate_);
+      new RawCall(method_, queue_, gate_, listener_);
       reactor_ = method_.make(*this);
       return reactor_->OnBegun();
     case Operation::kRead:
+      if (ok && connection_ == 0 && listener_ != nullptr) connection_ = listener_->Begin(context_.peer());
       reactor_->OnReadDone(ok);
       break;
     case Operation::kWrite:
@@ -98,7 +103,8 @@ void RawCall::Complete() {
   if (running_.fetch_sub(1) == 1) delete this;
 }
 
-CallThreads::CallThreads(grpc::ServerBuilder& builder, const Gate& gate, WhyNot why_not) : gate_(gate) {
+CallThreads::CallThreads(grpc::ServerBuilder& builder, const Gate& gate, Listener* listener, WhyNot why_not)
+    : gate_(gate), listener_(listener) {
   unimplemented_.request = [this](RawCall& call) {
     others_.RequestCall(&call.context_, &call.stream_, &call.queue_, &call.queue_, &call.begun_);
   };
@@ -110,7 +116,7 @@ CallThreads::CallThreads(grpc::ServerBuilder& builder, const Gate& gate, WhyNot 
 void CallThreads::Start(const std::vector<const RawService*>& services) {
   for (const auto& queue : queues_) {
     const auto accept = [&](const RawMethod& method) {
-      for (int waiting = 0; waiting < kWaitingCalls; ++waiting) new RawCall(method, *queue, gate_);
+      for (int waiting = 0; waiting < kWaitingCalls; ++waiting) new RawCall(method, *queue, gate_, listener_);
     };
     accept(unimplemented_);
     for (const RawService* service : services) {

@@ -15,6 +15,7 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -23,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "server/guard/auth.h"
+#include "server/guard/listener.h"
 
 namespace edgewise::server {
 
@@ -99,13 +101,16 @@ class RawCall {
     Operation operation;
   };
 
-  RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue, const Gate& gate);
+  RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue, const Gate& gate, Listener* listener);
+  ~RawCall();
   void OnEvent(Operation operation, bool ok);
   void Complete();
 
   const RawMethod& method_;
   grpc::ServerCompletionQueue& queue_;
   const Gate& gate_;
+  Listener* const listener_;  // may be null
+  uint64_t connection_ = 0;   // that it keeps busy, from its first message until it has ended
   grpc::GenericServerContext context_;
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&context_};
   Event begun_{*this, Operation::kBegin}, read_{*this, Operation::kRead}, written_{*this, Operation::kWrite};
@@ -119,8 +124,9 @@ class CallThreads {
  public:
   // Why a method is not served: never empty.
   using WhyNot = std::string (*)(const std::string& method);
-  // As many as the cores need: one for four, up to four. `gate` counts the calls that begin; it must outlive this.
-  CallThreads(grpc::ServerBuilder& builder, const Gate& gate, WhyNot why_not = nullptr);
+  // As many as the cores need: one for four, up to four. `gate` counts the calls that begin, and `listener`, which may
+  // be null, knows from them which connections are busy. Both must outlive this.
+  CallThreads(grpc::ServerBuilder& builder, const Gate& gate, Listener* listener = nullptr, WhyNot why_not = nullptr);
   ~CallThreads() { Stop(); }
   CallThreads(const CallThreads&) = delete;
   CallThreads& operator=(const CallThreads&) = delete;
@@ -132,6 +138,7 @@ class CallThreads {
 
  private:
   const Gate& gate_;
+  Listener* const listener_;
   grpc::AsyncGenericService others_;  // methods that are not served
   RawMethod unimplemented_;           // they are answered so
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
