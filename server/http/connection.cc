@@ -1,6 +1,7 @@
 #include "server/http/connection.h"
 
 #include <algorithm>
+#include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
 #include <utility>
 
@@ -225,7 +226,7 @@ void Connection::FeedBody() {
     const HttpRefusal refusal = TakeBody(piece, sizeof piece - body.size);
     if (refusal.code != 0) return Refuse(refusal);
     if (error == http::error::need_more || (!error && buffer_.empty() && !parser_->is_done())) {
-      if (buffer_.size() < kMaxHeadBytes) return Read();
+      if (buffer_.size() < kMaxHeadBytes) return ReadBody();
       error = http::error::bad_chunk;  // a line of a chunk is as long
     }
     if (error && error != http::error::need_buffer) {
@@ -233,6 +234,15 @@ void Connection::FeedBody() {
     }
   }
   if (StopAwaiting()) Serve();
+}
+
+void Connection::ReadBody() {
+  if (exchange_->request.body.size() <= kShortMessage || host_.exchanges.load() == 1) return Read();
+  host_.turns->Start(exchange_->principal.name, [self = shared_from_this()] {
+    asio::dispatch(self->transport_->socket().get_executor(), [self] {
+      if (self->phase_ == Phase::kBody) self->Read();
+    });
+  });
 }
 
 HttpRefusal Connection::TakeBody(const char* bytes, size_t size) {
@@ -272,22 +282,27 @@ void Connection::Serve() {
   if (buffer_.empty()) buffer_ = std::string();
   const std::shared_ptr<Exchange> exchange = exchange_;
   const Route& route = *exchange->route;
-  if (host_.parts != nullptr && (route.apart || exchange->request.body.size() > kShortMessage)) {
-    exchange->apart = true;
+  exchange->apart = host_.parts != nullptr && (route.apart || exchange->request.body.size() > kShortMessage);
+  if (host_.parts != nullptr && !exchange->apart && route.rpc == Rpc::kPredict) {
+    exchange->alone = host_.parts->IsAlone(reinterpret_cast<size_t>(this));
+  }
+  if (!exchange->apart && (host_.parts == nullptr || route.open || host_.exchanges.load() == 1)) {
+    route.serve(exchange);  // soon done, or nobody waits
+  } else {
     RequestHandler& handler = host_.parts->handler;
-    handler.preparations().Start(exchange->principal.name, [exchange, &handler](const absl::Status& refused) {
+    const auto serve = [exchange, &handler](const absl::Status& refused) {
       const Route& served = *exchange->route;
       const absl::Status status =
           refused.ok() ? handler.CheckWanted(exchange->cancelled.get_token(), exchange->deadline) : refused;
       if (status.ok()) return served.serve(exchange);
       if (served.rpc) handler.CountUnread(*served.rpc, status);
       exchange->Refuse(status);
-    });
-  } else {
-    if (route.rpc == Rpc::kPredict && host_.parts != nullptr) {
-      exchange->alone = host_.parts->IsAlone(reinterpret_cast<size_t>(this));
+    };
+    if (exchange->apart) {
+      handler.preparations().Start(exchange->principal.name, serve);
+    } else {
+      host_.turns->Start(exchange->principal.name, [serve] { serve(absl::OkStatus()); });
     }
-    route.serve(exchange);
   }
   Read();  // tells when the client goes
 }

@@ -17,6 +17,7 @@
 
 #include "server/http/port.h"
 #include "server/http/transport.h"
+#include "server/http/turns.h"
 
 namespace edgewise::server {
 
@@ -26,6 +27,7 @@ struct ConnectionHost {
   const Routes& routes;
   CallParts* const parts;  // may be null
   ConnectionTable* connections = nullptr;
+  Turns* turns = nullptr;
   std::atomic<bool> draining = false;
   std::atomic<int64_t> exchanges = 0;
   CallCounts counts = {};  // come: those with a head; late: their clients have left before their answers
@@ -69,6 +71,8 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void AnswerPreflight();
   void AwaitBody();
   void FeedBody();
+  // Reads more of the body. A long one is read in turn with those of other clients.
+  void ReadBody();
   HttpRefusal TakeBody(const char* bytes, size_t size);
   bool StopAwaiting();
   void GiveUp(const absl::Status& status) override;

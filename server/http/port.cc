@@ -4,6 +4,7 @@
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/strand.hpp>
 #include <map>
 #include <thread>
@@ -61,6 +62,7 @@ class HttpPort::State {
     const std::string address = is_name ? absl::StrCat("127.0.0.1:", parsed.port) : options.address;
     ASSIGN_OR_RETURN(listener_, Listener::Open(address, options.connections, options.flag, Listener::Front::kHttp));
     host.connections = &listener_->table();
+    host.turns = &turns_;
     return certificates_ ? ReadCertificates() : absl::OkStatus();
   }
 
@@ -151,6 +153,7 @@ class HttpPort::State {
   std::unique_ptr<Listener> listener_;
   asio::io_context context_;  // after what its connections use
   const asio::executor_work_guard<asio::io_context::executor_type> work_{context_.get_executor()};
+  Turns turns_{[this](std::function<void()> run) { asio::post(context_, std::move(run)); }, options.threads};
   // Of the listener's thread.
   std::shared_ptr<const Certificates::Files> files_;  // that tls_ is of
   std::shared_ptr<asio::ssl::context> tls_;
