@@ -46,8 +46,8 @@ class ConnectionTable {
   uint64_t Begin(const Endpoint& client);  // the same as Begin(Find(client)); returns the number
   void End(uint64_t connection);
   bool busy(uint64_t connection) const;
-  // The connection that gives way: of the peer with most idle connections, the one that has been idle for longest. Of
-  // peers with as many, the one whose connection has been idle for longest. Nullopt: none is idle.
+  // The connection that gives way: of the peer with most idle connections, the one that has been idle for longest.
+  // Among peers with as many, the one whose connection has been idle for longest counts. Nullopt: none is idle.
   std::optional<uint64_t> NextToGiveWay() const;
   // An idle connection is in use after all: it counts as idle from now on.
   void Renew(uint64_t connection);

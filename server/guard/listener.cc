@@ -201,8 +201,7 @@ std::chrono::milliseconds Listener::Accept(int listener) {
     }
     {
       const absl::MutexLock lock(&mutex_);
-      if (ending() >= kMostEnding) ForgetClosed();
-      if (ending() >= kMostEnding) return kClosing;
+      if (ended_.size() >= kMostEnding && Ending() >= kMostEnding) return kClosing;
     }
     sockaddr_storage address{};
     socklen_t size = sizeof address;
@@ -213,8 +212,8 @@ std::chrono::milliseconds Listener::Accept(int listener) {
       const int error = errno;
       if (error == EMFILE || error == ENFILE) {
         const absl::MutexLock lock(&mutex_);
-        ForgetClosed();
-        if (ending() > 0 || MakeRoom()) return kClosing;
+        ForgetClosedAtTimes();
+        if (Ending() > 0 || MakeRoom()) return kClosing;
       }
       if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
         out_of_ = std::strerror(error);
@@ -272,10 +271,22 @@ bool Listener::MakeRoom() {
       continue;
     }
     table_.Remove(*next);
+    ended_.push_back(*next);
     End(descriptor);
     return true;
   }
   return false;
+}
+
+size_t Listener::Ending() {
+  std::erase_if(ended_, [this](uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto connection = connections_.find(number);
+    if (connection == connections_.end()) return true;
+    if (SocketOf(connection->second.descriptor) == connection->second.socket) return false;
+    Forget(connection);
+    return true;
+  });
+  return ended_.size();
 }
 
 void Listener::Forget(std::map<uint64_t, Connection>::iterator connection) {

@@ -112,7 +112,8 @@ class Listener {
   bool Add(Accepted& accepted, uint16_t port);
   // Ends an idle connection. False: none can be ended. One that has ended is open until its owner closes it.
   bool MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  size_t ending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return connections_.size() - table_.size(); }
+  // How many of those that have been ended are still open.
+  size_t Ending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(std::map<uint64_t, Connection>::iterator connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets the connections that gRPC has closed: it does not tell.
   void ForgetClosed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -133,10 +134,10 @@ class Listener {
   std::atomic<bool> hold_ = false;
   std::atomic<int> ration_ = LostCalls::kAnyNumber;
   absl::Mutex mutex_;
-  // By number. One that is not in table_ has been ended, and its owner has not closed it yet.
-  std::map<uint64_t, Connection> connections_ ABSL_GUARDED_BY(mutex_);
-  Time next_search_ ABSL_GUARDED_BY(mutex_);       // for closed connections
-  uint64_t measured_ ABSL_GUARDED_BY(mutex_) = 0;  // the last connection that MeasureWaits looked at
+  std::map<uint64_t, Connection> connections_ ABSL_GUARDED_BY(mutex_);  // by number
+  std::vector<uint64_t> ended_ ABSL_GUARDED_BY(mutex_);  // by MakeRoom: in connections_ until they are closed
+  Time next_search_ ABSL_GUARDED_BY(mutex_);             // for closed connections
+  uint64_t measured_ ABSL_GUARDED_BY(mutex_) = 0;        // the last connection that MeasureWaits looked at
   absl::flat_hash_map<Endpoint, Clock::duration> waits_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> behind_ = false;  // waits_ has some
 };

@@ -154,7 +154,7 @@ class HttpPort::State {
   asio::io_context context_;  // after what its connections use
   const asio::executor_work_guard<asio::io_context::executor_type> work_{context_.get_executor()};
   Turns turns_{[this](std::function<void()> run) { asio::post(context_, std::move(run)); }, options.threads};
-  // Of the listener's thread.
+  // The listener's thread alone uses these, once it runs.
   std::shared_ptr<const Certificates::Files> files_;  // that tls_ is of
   std::shared_ptr<asio::ssl::context> tls_;
   std::vector<std::thread> threads_;

@@ -14,9 +14,9 @@ constexpr std::chrono::microseconds kSlice{200};
 void Turns::Start(const std::string& principal, Work work) {
   {
     const absl::MutexLock lock(&mutex_);
-    std::deque<Work>& line = lines_[principal];
-    if (line.empty()) turns_.push_back(principal);
-    line.push_back(std::move(work));
+    const Lines::iterator line = lines_.try_emplace(principal).first;
+    if (line->second.empty()) turns_.push_back(line);
+    line->second.push_back(std::move(work));
     if (running_ == most_) return;
     ++running_;
   }
@@ -39,15 +39,15 @@ Turns::Work Turns::Next() {
     --running_;
     return nullptr;
   }
-  const auto line = lines_.find(turns_.front());
+  const Lines::iterator line = turns_.front();
+  turns_.pop_front();
   Work work = std::move(line->second.front());
   line->second.pop_front();
   if (line->second.empty()) {
     lines_.erase(line);
   } else {
-    turns_.push_back(line->first);
+    turns_.push_back(line);
   }
-  turns_.pop_front();
   return work;
 }
 

@@ -4,8 +4,10 @@
 
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
@@ -26,6 +28,8 @@ class Turns {
   void Start(const std::string& principal, Work work);
 
  private:
+  using Lines = std::map<std::string, std::list<Work>>;  // by principal; none is empty
+
   void Run();
   // Takes the work whose turn it is. Null: there is none, and the caller's thread has stopped.
   Work Next();
@@ -33,9 +37,9 @@ class Turns {
   const std::function<void(std::function<void()>)> post_;
   const int most_;
   absl::Mutex mutex_;
-  std::map<std::string, std::deque<Work>> lines_ ABSL_GUARDED_BY(mutex_);  // by principal; none is empty
-  std::deque<std::string> turns_ ABSL_GUARDED_BY(mutex_);  // the principals of lines_, the next one first
-  int running_ ABSL_GUARDED_BY(mutex_) = 0;                // threads
+  Lines lines_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Lines::iterator> turns_ ABSL_GUARDED_BY(mutex_);  // all of lines_, the next one first
+  int running_ ABSL_GUARDED_BY(mutex_) = 0;                    // threads
 };
 
 }  // namespace edgewise::server

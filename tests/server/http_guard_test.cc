@@ -244,7 +244,7 @@ TEST(HttpGuardTest, AConnectionWithoutAWholeRequestGivesWayAndOneThatIsAnsweredD
             " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{");
   std::vector<std::unique_ptr<HttpClient>> others;
   for (int i = 0; i < 3; ++i) {
-    others.push_back(std::make_unique<HttpClient>(http.port(), 2));
+    others.push_back(std::make_unique<HttpClient>(http.port(), 2 + i));
     EXPECT_EQ(others.back()->Ask("GET", "/livez").code, 200) << i;
   }
   EXPECT_TRUE(head.Ended());

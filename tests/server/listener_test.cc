@@ -162,7 +162,8 @@ TEST_F(ListenerTest, KnowsWhatAPeerHasNotConfirmed) {
 // A port whose connections nobody reads, with clients at several addresses of this machine.
 class CrowdedPort {
  public:
-  explicit CrowdedPort(ConnectionLimits limits) : listener_(*Listener::Open("127.0.0.1:0", limits)) {
+  explicit CrowdedPort(ConnectionLimits limits, Listener::Front front = Listener::Front::kGrpc)
+      : listener_(*Listener::Open("127.0.0.1:0", limits, "--listen", front)) {
     listener_->Start([this](const Listener::Accepted& accepted) {
       const absl::MutexLock lock(&mutex_);
       accepted_.push_back(accepted);
@@ -341,6 +342,22 @@ TEST(CrowdedPortTest, WhoeverHasLeftInTheLineIsClosedUnread) {
   EXPECT_TRUE(WaitUntil("those that stay", [&] { return port.accepted() == 3; }));
   EXPECT_EQ(port.listener().connections(), 3u);
   EXPECT_TRUE(IsOpen(first) && IsOpen(waiting) && IsOpen(last));
+}
+
+TEST(CrowdedPortTest, BytesBehindARequestOfHttpAreNotReadLate) {
+  CrowdedPort port({}, Listener::Front::kHttp);
+  const int client = port.Connect(2);
+  const uint64_t connection = port.last().connection;
+  const std::vector<char> bytes(2000);
+  ASSERT_EQ(send(client, bytes.data(), bytes.size(), 0), 2000);
+  port.listener().table().Begin(connection);
+  for (const int ms : {0, 1000}) port.listener().MeasureWaits(Time(milliseconds(ms)));
+  EXPECT_EQ(port.listener().LongestWait(), milliseconds(0));
+  EXPECT_EQ(port.listener().CloseLate(1.0, milliseconds(300)), 0);
+  port.listener().table().End(connection);
+  for (const int ms : {2000, 3000}) port.listener().MeasureWaits(Time(milliseconds(ms)));
+  EXPECT_EQ(port.listener().CloseLate(1.0, milliseconds(300)), 1);
+  EXPECT_FALSE(IsOpen(client));
 }
 
 TEST(CrowdedPortTest, StoppingTakesWhatWaits) {

@@ -278,7 +278,7 @@ bool Greeted(int descriptor) {
   return recv(descriptor, &byte, 1, 0) == 1;
 }
 
-bool Ended(int descriptor) {
+bool IsEnded(int descriptor) {
   char bytes[4096];
   while (true) {
     const ssize_t received = recv(descriptor, bytes, sizeof bytes, 0);
@@ -314,7 +314,7 @@ TEST(BytesTest, AConnectionWithoutAnOpenCallGivesWayAndOneWithACallDoesNot) {
   EXPECT_TRUE(Greeted(idle));
   const int next = Connect(server);
   EXPECT_TRUE(Greeted(next));
-  EXPECT_TRUE(Ended(idle));
+  EXPECT_TRUE(IsEnded(idle));
   server.server().AnnounceDrain();
   EXPECT_EQ(watcher.Read(), 2) << "its connection is there";
   close(idle);

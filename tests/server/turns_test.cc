@@ -13,7 +13,7 @@ namespace {
 
 class TurnsTest : public ::testing::Test {
  protected:
-  // What runs adds its letter. `lasts`: for longer than a thread runs one after the other.
+  // Work that adds its letter when it runs. `lasts`: for longer than a thread runs one after the other.
   void Start(const std::string& principal, char letter, bool lasts = false) {
     turns_.Start(principal, [this, letter, lasts] {
       order_ += letter;
