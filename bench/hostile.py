@@ -14,8 +14,11 @@ texts KIND    one client sends texts of 4,000,000 characters, for each kind of t
 files CASE    a tokenizer that asks for too much comes into the repository, and one client uses it
 http CASE     clients of the HTTP front: slow bodies, bodies of 64 MiB, half requests, 10,000 connections, answers that
               nobody reads; the others ask over gRPC
+strangers CASE
+              hold all connections that they get of both ports, from one address or sixteen, or send 600 kB and leave.
+              The others come from another address and ask on new connections: each has an answer within a second
 
-For the last four, the figures are what others get meanwhile: 1,000 short requests, whose p99 is compared with that beside a
+For the four before the last, the figures are what others get meanwhile: 1,000 short requests, whose p99 is compared with that beside a
 process that is busy on the server's core; health checks; the tokens of a generation. A long text with a deadline of
 0.3 s ends in time, and so does its work. The hostile files' own requests, or their load, end in a clear error. After the clients of HTTP its port answers and the
 memory for calls is free within 2 s.
@@ -29,6 +32,7 @@ import threading
 import time
 
 from bare_http2 import PAYLOAD, PREDICT, RST, STREAM, Connection, field
+from hostile_connections import STRANGERS, strangers
 from hostile_files import FILES, files
 from hostile_others import HOSTILE, MEMORY, SLACK, beside, port_of, repository, resident
 from hostile_http import HTTP, http_case
@@ -215,6 +219,9 @@ def scenario(run):
     for case in HTTP:
         if run.wants(f"http {case}"):
             http_case(run, case)
+    for case in STRANGERS:
+        if run.wants(f"strangers {case}"):
+            strangers(run, case)
 
 
 if __name__ == "__main__":

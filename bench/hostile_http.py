@@ -14,7 +14,7 @@ from serving import goal
 HTTP_RECOVERY = 2  # seconds
 SLOW, HELD, UNREAD, LARGE = 100, 10_000, 200, 4  # connections of a case; threads
 GENERATIONS = 12  # that nobody reads; 16 run at a time
-ADDRESSES = 16  # that those of HELD come from: 127.0.0.2 and on; one may have 1,024
+ADDRESSES = 16  # that those of HELD come from: 127.0.0.2 and on; one may have 512
 LARGE_BYTES, SLOW_BYTES = 64 << 20, 4_000_000
 PREDICT, GENERATE = "/edgewise/v1/predict", "/edgewise/v1/generate"
 

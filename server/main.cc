@@ -91,8 +91,9 @@ struct Settings {
     flags.AddList("http_origins", "ORIGIN", "origin of other pages that may call --http_listen; likewise",
                   &options.http_origins);
     flags.Add("max_connections", "N", "most connections", &options.max_connections, {1});
-    flags.Add("max_connections_per_peer", "N", "most connections of one IP address", &options.max_connections_per_peer,
-              {1});
+    flags.Add("max_connections_per_peer", "N",
+              "most connections of one IPv4 address or IPv6 /64; 0: an eighth of all, at least 64",
+              &options.max_connections_per_peer, {0});
     flags.AddSwitch("reflection", "serve gRPC reflection", &options.reflection);
     flags.Section("Device");
     flags.Add("device", "DEVICE", "auto, cpu or cuda[:N]", &options.backend.device);

@@ -101,11 +101,9 @@ HttpPortOptions MetricsPort(const ServerOptions& options) {
 }
 
 HttpPortOptions HttpFront(const ServerOptions& options) {
-  const ConnectionLimits limits = LimitsOf(options);
   return {.flag = "--http_listen",
           .address = options.http_listen,
-          .max_connections = limits.in_all,
-          .max_connections_per_peer = limits.per_peer,
+          .connections = LimitsOf(options),
           .threads = CallThreadCount(),
           .write_timeout = options.unread_timeout,
           .for_browsers = true,
@@ -338,7 +336,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     services.push_back(&parts->reflection);
     builder.RegisterService(&parts->reflection);
   }
-  parts->call_threads = std::make_unique<CallThreads>(builder, *parts->gate, parts->call_log, WhyNotServed);
+  parts->call_threads =
+      std::make_unique<CallThreads>(builder, *parts->gate, parts->call_log, raw->listener.get(), WhyNotServed);
   parts->grpc = builder.BuildAndStart();
   if (!parts->grpc) return absl::InternalError("gRPC does not start");
   for (const char* all : kWholeServer) parts->health.Set(all, false);
@@ -356,8 +355,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   raw->UpdateHealth();
   raw->call_threads->Start(services);
   if (raw->http_port) raw->http_port->Start();
+  if (raw->http_port) raw->watchdog.WatchHttp(raw->http_port->listener(), raw->http_port->counts());
   raw->watchdog.Start(*raw->listener, credentials->certificates);
-  raw->listener->Start(std::move(acceptor));
+  raw->listener->Start([grpc = std::shared_ptr(std::move(acceptor))](const Listener::Accepted& accepted) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.listener_fd = accepted.listener;
+    connection.fd = accepted.descriptor;
+    grpc->HandleNewConnection(&connection);
+  });
   raw->loader->Start();
   return server;
 }

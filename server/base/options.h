@@ -87,8 +87,10 @@ struct ServerOptions {
   // Memory for calls: messages, requests, results, answers that are not sent. 0: half of what the machine, or the
   // cgroup, has beside the weights. Set it where other programs share the machine.
   uint64_t max_memory = 0;
-  uint32_t max_connections = 4096;
-  uint32_t max_connections_per_peer = 1024;  // of one IP address; raise it where all clients come through one proxy
+  uint32_t max_connections = 4096;  // of each port; lower where the process may not open as many files
+  // Of one IPv4 address or IPv6 prefix of 64 bits. 0: an eighth of all, at least 64. Set it where all clients come
+  // through one proxy.
+  uint32_t max_connections_per_peer = 0;
   std::chrono::milliseconds message_timeout{30000};  // from the headers of a call to its whole message
   uint32_t stream_in_flight = 32;  // requests that one stream has queued or computed at once; beyond it reads wait
   uint64_t unsent_bytes = uint64_t{4} << 20;   // answers of one stream that wait to be sent; beyond it reads wait

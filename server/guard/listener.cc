@@ -6,6 +6,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -30,15 +31,20 @@ namespace {
 
 constexpr int kBacklog = 1024;
 constexpr size_t kDropBytes = size_t{1} << 24;
-constexpr int kPauseMilliseconds = 100;  // after running out of descriptors
-constexpr int kMeasuredAtOnce = 256;     // connections
+constexpr std::chrono::milliseconds kPause{100};  // after running out of descriptors
+constexpr std::chrono::milliseconds kClosing{2};  // until a connection that has been ended is closed, usually
+constexpr size_t kMostEnding = 16;                // connections: below the descriptors that are left for other things
+constexpr int kMostAnswering = 64;                // connections that are looked at for one that gives way
+constexpr int kPartOfSearches = 8;                // of the time at most goes into searches for closed connections
+constexpr int kMeasuredAtOnce = 256;              // connections
+constexpr std::chrono::milliseconds kLate{100};   // in the kernel's queue
+constexpr uint8_t kClosed = 7, kCloseWait = 8;    // tcp_info::tcpi_state; the kernel's headers do not name them
 constexpr auto kShortWait = std::chrono::milliseconds(5);
 constexpr uint64_t kLittleUnread = 1024, kMuchUnread = 4096;  // bytes
 constexpr uint64_t kMostCounted = 16384;  // of a connection: one with a large message brings no more calls than others
 
-absl::Status NotUsable(const std::string& address) {
-  return absl::AlreadyExistsError(
-      absl::StrCat("--listen=", address, ": the port is taken, or the address is not usable"));
+absl::Status NotUsable(const std::string& flag, const std::string& address, const char* why) {
+  return absl::AlreadyExistsError(absl::StrCat(flag, "=", address, ": ", why));
 }
 
 // The inode of the socket behind a descriptor; 0: none.
@@ -47,11 +53,14 @@ ino_t SocketOf(int descriptor) {
   return fstat(descriptor, &info) == 0 && S_ISSOCK(info.st_mode) ? info.st_ino : 0;
 }
 
-uint64_t ReceivedOf(int descriptor) {
+tcp_info InfoOf(int descriptor) {
   tcp_info info{};
   socklen_t size = sizeof info;
-  return getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? info.tcpi_bytes_received : 0;
+  getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size);
+  return info;
 }
+
+uint64_t ReceivedOf(int descriptor) { return InfoOf(descriptor).tcpi_bytes_received; }
 
 uint64_t UnconfirmedOf(int descriptor) {
   int bytes = 0;
@@ -70,44 +79,53 @@ void End(int descriptor) {
   }
 }
 
-using Address = std::array<uint8_t, 16>;
+// Whether the client of a connection that has just been accepted has left. One that has only ended its own half looks
+// the same until something is sent, so it is believed to have left once it has waited for long.
+bool HasLeft(int descriptor) {
+  const tcp_info info = InfoOf(descriptor);
+  if (info.tcpi_state == kClosed) return true;
+  const std::chrono::milliseconds waited(info.tcpi_last_data_sent);  // since it was made: nothing has been sent
+  return info.tcpi_state == kCloseWait && (waited >= kLate || UnreadOf(descriptor) == 0);
+}
 
-Address MappedIpv4(const in_addr& address) {
-  Address mapped{};
+Ipv6Address MappedIpv4(const in_addr& address) {
+  Ipv6Address mapped{};
   mapped[10] = mapped[11] = 0xFF;
   std::memcpy(mapped.data() + 12, &address, 4);
   return mapped;
 }
 
 // "ipv4:192.0.2.1:1234" or "ipv6:%5B2001:db8::1%5D:1234". Port 0: it is another kind of address.
-std::pair<Address, uint16_t> ParsePeer(const std::string& peer) {
-  const std::string text = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}});
+Endpoint ParsePeer(const std::string& peer) {
+  const bool escaped = peer.find('%') != std::string::npos;
+  const std::string text = escaped ? absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}}) : peer;
   const std::string::size_type colon = text.rfind(':');
   int port = 0;
   if (colon == std::string::npos || colon < 5 || !absl::SimpleAtoi(text.substr(colon + 1), &port)) return {};
   std::string host = text.substr(5, colon - 5);
   if (in_addr ipv4; inet_pton(AF_INET, host.c_str(), &ipv4) == 1) return {MappedIpv4(ipv4), port};
   if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.find_first_of("%]") - 1);
-  Address ipv6{};
-  return inet_pton(AF_INET6, host.c_str(), ipv6.data()) == 1 ? std::pair(ipv6, static_cast<uint16_t>(port))
-                                                             : std::pair(Address{}, uint16_t{0});
+  Ipv6Address ipv6{};
+  return inet_pton(AF_INET6, host.c_str(), ipv6.data()) == 1 ? Endpoint(ipv6, port) : Endpoint();
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& address, ConnectionLimits limits) {
-  std::unique_ptr<Listener> listener(new Listener(limits));
-  RETURN_IF_ERROR(listener->Listen(address));
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& address, ConnectionLimits limits,
+                                                         const std::string& flag, Front front) {
+  std::unique_ptr<Listener> listener(new Listener(limits, front));
+  RETURN_IF_ERROR(listener->Listen(address, flag));
   return listener;
 }
 
-absl::Status Listener::Listen(const std::string& address) {
-  ASSIGN_OR_RETURN(const HostPort host_port, ParseHostPort("--listen", address));
+absl::Status Listener::Listen(const std::string& address, const std::string& flag) {
+  ASSIGN_OR_RETURN(const HostPort host_port, ParseHostPort(flag, address));
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  if (getaddrinfo(host_port.host.c_str(), "0", &hints, &found) != 0) return NotUsable(address);
+  const int error = getaddrinfo(host_port.host.c_str(), "0", &hints, &found);
+  if (error != 0) return NotUsable(flag, address, gai_strerror(error));
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, freeaddrinfo);
   stop_ = eventfd(0, EFD_CLOEXEC);
   port_ = host_port.port;
@@ -125,11 +143,11 @@ absl::Status Listener::Listen(const std::string& address) {
     socklen_t size = sizeof bound;
     if (bind(listener, next->ai_addr, next->ai_addrlen) != 0 || listen(listener, kBacklog) != 0 ||
         getsockname(listener, reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
-      return NotUsable(address);
+      return NotUsable(flag, address, std::strerror(errno));
     }
     port_ = ntohs(reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
   }
-  return listeners_.empty() ? NotUsable(address) : absl::OkStatus();
+  return listeners_.empty() ? NotUsable(flag, address, "there is no such kind of address here") : absl::OkStatus();
 }
 
 Listener::~Listener() {
@@ -137,8 +155,8 @@ Listener::~Listener() {
   if (stop_ >= 0) close(stop_);
 }
 
-void Listener::Start(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server) {
-  server_ = std::move(server);
+void Listener::Start(std::function<void(const Accepted&)> take) {
+  take_ = std::move(take);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -149,107 +167,167 @@ void Listener::Stop() {
 }
 
 void Listener::Run() {
+  pthread_setname_np(pthread_self(), "accept");
   std::vector<pollfd> events;
   for (const int listener : listeners_) events.push_back({listener, POLLIN, 0});
   events.push_back({stop_, POLLIN, 0});
-  bool paused = false;
+  std::chrono::milliseconds pause{0};
   while (true) {
     // A pause looks at the last entry only.
+    const bool paused = pause.count() > 0;
     pollfd* const first = paused ? &events.back() : events.data();
     const nfds_t count = paused ? 1 : events.size();
-    poll(first, count, paused ? kPauseMilliseconds : -1);
-    if (events.back().revents != 0) return;
-    const bool was_paused = std::exchange(paused, false);
+    poll(first, count, paused ? static_cast<int>(pause.count()) : -1);
+    const bool stops = events.back().revents != 0, waited = !std::exchange(out_of_, "").empty();
+    pause = {};
     for (const pollfd& event : events) {
-      if (event.revents != 0 && !Accept(event.fd)) paused = true;
+      if (event.fd != stop_ && (event.revents != 0 || stops)) pause = std::max(pause, Accept(event.fd));
     }
-    if (paused && !was_paused) Log(LogLevel::kWarning, "connections wait", {{"reason", out_of_}});
+    if (stops) return;
+    if (!out_of_.empty() && !waited) Log(LogLevel::kWarning, "connections wait", {{"reason", out_of_}});
   }
 }
 
-bool Listener::Accept(int listener) {
+std::chrono::milliseconds Listener::Accept(int listener) {
   while (true) {
     if (hold_.load()) {
       out_of_ = "calls hold more memory than they may";
-      return false;
+      return kPause;
     }
     const bool rationed = ration_.load() < LostCalls::kAnyNumber;
     if (ration_.load() <= 0) {
       out_of_ = "calls are read too late";
-      return false;
+      return kPause;
+    }
+    {
+      const absl::MutexLock lock(&mutex_);
+      if (ended_.size() >= kMostEnding && Ending() >= kMostEnding) return kClosing;
     }
     sockaddr_storage address{};
     socklen_t size = sizeof address;
-    const int descriptor =
-        accept4(listener, reinterpret_cast<sockaddr*>(&address), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (descriptor < 0) {
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return true;
-      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-        out_of_ = std::strerror(errno);
-        return false;
+    Accepted accepted = {.listener = listener};
+    accepted.descriptor = accept4(listener, reinterpret_cast<sockaddr*>(&address), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (accepted.descriptor < 0) {
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
+      const int error = errno;
+      if (error == EMFILE || error == ENFILE) {
+        const absl::MutexLock lock(&mutex_);
+        ForgetClosedAtTimes();
+        if (Ending() > 0 || MakeRoom()) return kClosing;
+      }
+      if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
+        out_of_ = std::strerror(error);
+        return kPause;
       }
       continue;  // that connection is gone already
     }
-    if (rationed && UnreadOf(descriptor) >= kMuchUnread) {
-      End(descriptor);
-      close(descriptor);
+    const bool unread = rationed && UnreadOf(accepted.descriptor) >= kMuchUnread;
+    if (unread || HasLeft(accepted.descriptor)) {
+      End(accepted.descriptor);
+      close(accepted.descriptor);
       continue;
     }
     if (rationed) ration_.fetch_sub(1);
-    Peer peer{};
-    if (address.ss_family == AF_INET6) {
-      std::memcpy(peer.data(), &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, 16);
+    accepted.is_ipv6 = address.ss_family == AF_INET6;
+    if (accepted.is_ipv6) {
+      std::memcpy(accepted.address.data(), &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, 16);
     } else {
-      peer = MappedIpv4(reinterpret_cast<const sockaddr_in&>(address).sin_addr);
+      accepted.address = MappedIpv4(reinterpret_cast<const sockaddr_in&>(address).sin_addr);
     }
     // sin_port and sin6_port lie at the same place.
-    const uint16_t port = ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
-    {
-      const absl::MutexLock lock(&mutex_);
-      if (!HasRoom(peer)) {
-        close(descriptor);
-        continue;
-      }
-      const auto old = connections_.find(descriptor);  // closed since, or the descriptor were not free
-      if (old != connections_.end()) Forget(old);
-      connections_[descriptor] = {SocketOf(descriptor), {peer, port}};
-      ++peers_[peer];
+    if (Add(accepted, ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port))) {
+      take_(accepted);
+    } else {
+      close(accepted.descriptor);
     }
-    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-    connection.listener_fd = listener;
-    connection.fd = descriptor;
-    server_->HandleNewConnection(&connection);
   }
 }
 
-bool Listener::HasRoom(const Peer& peer) {
-  const auto full = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const auto same = peers_.find(peer);
-    return connections_.size() >= limits_.in_all || (same != peers_.end() && same->second >= limits_.per_peer);
-  };
-  if (!full()) return true;
-  ForgetClosed();
-  return !full();
+bool Listener::Add(Accepted& accepted, uint16_t port) {
+  using Room = ConnectionTable::Room;
+  const Network peer = NetworkOf(accepted.address);
+  const absl::MutexLock lock(&mutex_);
+  if (table_.RoomFor(peer) != Room::kFree) ForgetClosedAtTimes();
+  const Room room = table_.RoomFor(peer);
+  if (room == Room::kNoneForPeer || (room == Room::kNone && !MakeRoom())) return false;
+  const Endpoint from(accepted.address, port);
+  accepted.connection = table_.Add(from);
+  connections_[accepted.connection] = {accepted.descriptor, SocketOf(accepted.descriptor), from};
+  return true;
 }
 
-void Listener::Forget(std::map<int, Connection>::iterator connection) {
-  const auto peer = peers_.find(connection->second.from.first);
-  if (--peer->second == 0) peers_.erase(peer);
-  waits_.erase(connection->second.from);
+bool Listener::MakeRoom() {
+  for (int looked = 0; looked < kMostAnswering; ++looked) {
+    const std::optional<uint64_t> next = table_.NextToGiveWay();
+    if (!next) return false;
+    const auto connection = connections_.find(*next);
+    const int descriptor = connection->second.descriptor;
+    if (SocketOf(descriptor) != connection->second.socket) {
+      Forget(connection);
+      return true;
+    }
+    if (UnconfirmedOf(descriptor) > 0) {  // the end of an answer is on its way
+      table_.Renew(*next);
+      continue;
+    }
+    table_.Remove(*next);
+    ended_.push_back(*next);
+    End(descriptor);
+    return true;
+  }
+  return false;
+}
+
+size_t Listener::Ending() {
+  std::erase_if(ended_, [this](uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto connection = connections_.find(number);
+    if (connection == connections_.end()) return true;
+    if (SocketOf(connection->second.descriptor) == connection->second.socket) return false;
+    Forget(connection);
+    return true;
+  });
+  return ended_.size();
+}
+
+void Listener::Forget(std::map<uint64_t, Connection>::iterator connection) {
+  const auto& [number, forgotten] = *connection;
+  table_.Remove(number);
+  waits_.erase(forgotten.from);
   connections_.erase(connection);
 }
 
 void Listener::ForgetClosed() {
+  if (front_ == Front::kHttp) return;
   for (auto next = connections_.begin(); next != connections_.end();) {
     const auto connection = next++;
-    if (SocketOf(connection->first) != connection->second.socket) Forget(connection);
+    if (SocketOf(connection->second.descriptor) != connection->second.socket) Forget(connection);
   }
+}
+
+void Listener::ForgetClosedAtTimes() {
+  const Time begun = Clock::now();
+  if (begun < next_search_) return;
+  ForgetClosed();
+  const Time end = Clock::now();
+  next_search_ = end + kPartOfSearches * (end - begun);
+}
+
+void Listener::Closing(uint64_t connection) {
+  const absl::MutexLock lock(&mutex_);
+  const auto found = connections_.find(connection);
+  if (found != connections_.end()) Forget(found);
+}
+
+uint64_t Listener::Begin(const std::string& peer) { return table_.Begin(ParsePeer(peer)); }
+
+uint64_t Listener::ToBeRead(uint64_t number, const Connection& connection) const {
+  return front_ == Front::kHttp && table_.busy(number) ? 0 : UnreadOf(connection.descriptor);
 }
 
 void Listener::MarkTraffic() {
   const absl::MutexLock lock(&mutex_);
   ForgetClosed();
-  for (auto& [descriptor, connection] : connections_) connection.marked = ReceivedOf(descriptor);
+  for (auto& [_, connection] : connections_) connection.marked = ReceivedOf(connection.descriptor);
 }
 
 bool Listener::CloseBusiest() {
@@ -257,13 +335,13 @@ bool Listener::CloseBusiest() {
   ForgetClosed();
   int busiest = -1;
   uint64_t most = 0;
-  for (auto& [descriptor, connection] : connections_) {
-    const uint64_t received = ReceivedOf(descriptor);
+  for (auto& [_, connection] : connections_) {
+    const uint64_t received = ReceivedOf(connection.descriptor);
     const uint64_t fresh = received - std::min(received, connection.marked);
     connection.marked = received;
     if (fresh <= most) continue;
     most = fresh;
-    busiest = descriptor;
+    busiest = connection.descriptor;
   }
   if (busiest < 0) return false;
   End(busiest);
@@ -273,20 +351,20 @@ bool Listener::CloseBusiest() {
 int Listener::CloseLate(double part, Clock::duration limit) {
   const absl::MutexLock lock(&mutex_);
   ForgetClosed();
-  std::vector<std::pair<uint64_t, int>> late;  // bytes, descriptor
+  std::vector<std::pair<uint64_t, uint64_t>> late;  // bytes, number
   uint64_t unread = 0, dropped = 0;
-  for (const auto& [descriptor, connection] : connections_) {
-    const uint64_t bytes = std::min(UnreadOf(descriptor), kMostCounted);
+  for (const auto& [number, connection] : connections_) {
+    const uint64_t bytes = std::min(ToBeRead(number, connection), kMostCounted);
     unread += bytes;
-    if (bytes >= kLittleUnread && connection.age >= limit) late.emplace_back(bytes, descriptor);
+    if (bytes >= kLittleUnread && connection.age >= limit) late.emplace_back(bytes, number);
   }
   std::sort(late.rbegin(), late.rend());
   int closed = 0;
-  for (const auto& [bytes, descriptor] : late) {
+  for (const auto& [bytes, number] : late) {
     if (static_cast<double>(dropped) >= part * static_cast<double>(unread)) break;
     dropped += bytes;
-    End(descriptor);
-    Connection& connection = connections_.at(descriptor);
+    Connection& connection = connections_.at(number);
+    End(connection.descriptor);
     connection.unread = {};
     connection.age = {};
     ++closed;
@@ -295,20 +373,18 @@ int Listener::CloseLate(double part, Clock::duration limit) {
 }
 
 uint64_t Listener::Unconfirmed(const std::string& peer) {
-  const PeerPort from = ParsePeer(peer);
+  const Endpoint from = ParsePeer(peer);
   const absl::MutexLock lock(&mutex_);
   ForgetClosed();
-  for (const auto& [descriptor, connection] : connections_) {
-    if (connection.from == from) return UnconfirmedOf(descriptor);
-  }
-  return 0;
+  const auto found = connections_.find(table_.Find(from));
+  return found == connections_.end() ? 0 : UnconfirmedOf(found->second.descriptor);
 }
 
 uint64_t Listener::Unconfirmed() {
   const absl::MutexLock lock(&mutex_);
   ForgetClosed();
   uint64_t bytes = 0;
-  for (const auto& [descriptor, connection] : connections_) bytes += UnconfirmedOf(descriptor);
+  for (const auto& [_, connection] : connections_) bytes += UnconfirmedOf(connection.descriptor);
   return bytes;
 }
 
@@ -317,9 +393,10 @@ void Listener::MeasureWaits(Time now) {
   auto next = connections_.upper_bound(measured_);
   for (size_t looked = std::min<size_t>(connections_.size(), kMeasuredAtOnce); looked > 0; --looked) {
     if (next == connections_.end()) next = connections_.begin();
-    auto& [descriptor, connection] = *next++;
-    measured_ = descriptor;
-    const uint64_t unread = UnreadOf(descriptor);
+    auto& [number, connection] = *next++;
+    const int descriptor = connection.descriptor;
+    measured_ = number;
+    const uint64_t unread = ToBeRead(number, connection);
     if (unread == 0 && connection.unread.idle() && !connection.waits) continue;  // most, most of the time
     if (SocketOf(descriptor) != connection.socket) continue;
     const Clock::duration before = connection.age;

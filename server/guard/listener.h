@@ -1,15 +1,15 @@
-// Accepts connections for gRPC, which by itself takes any number of them and stops for good when the process runs out
-// of file descriptors.
+// Accepts the connections of a port and bounds them, for gRPC and for HTTP alike. gRPC by itself takes any number of
+// them, and stops for good when the process runs out of file descriptors.
 #ifndef EDGEWISE_SERVER_GUARD_LISTENER_H_
 #define EDGEWISE_SERVER_GUARD_LISTENER_H_
 
-#include <grpcpp/server_builder.h>
 #include <sys/types.h>
 
-#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,34 +21,53 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "server/guard/connection_table.h"
 #include "server/guard/unread_age.h"
 
 namespace edgewise::server {
 
-struct ConnectionLimits {
-  uint32_t in_all = 4096;
-  uint32_t per_peer = 1024;  // connections of one IP address
-};
-
-// A connection over a limit is closed at once. While no file descriptor or memory is left, connections wait in the
-// kernel's queue.
+// A connection over the limit of its peer is closed at once. If there is no room for another, or no file descriptor, an
+// idle one gives way (ConnectionTable). If none is idle, a connection over the limit of all is closed at once, and
+// connections without a descriptor wait in the kernel's queue. A connection whose client has left before it was
+// accepted is closed unread.
 class Listener {
  public:
+  struct Accepted {
+    int listener = -1;         // the descriptor that it was accepted on
+    int descriptor = -1;       // does not block; whoever takes the connection owns it
+    uint64_t connection = 0;   // its number in table()
+    bool is_ipv6 = false;      // the socket; the client may have an IPv4 address all the same
+    Ipv6Address address = {};  // of the client
+  };
+
+  // Who takes the connections. HTTP has one request of a connection at a time, so what comes behind it is not read
+  // late, and tells when it closes one. gRPC does not: closed connections are searched for.
+  enum class Front { kGrpc, kHttp };
+
   // Listens on HOST:PORT, on every address of the host. Port 0: any, the same for all. ALREADY_EXISTS: the port is
-  // taken, or the address is not usable; INVALID_ARGUMENT: `address` is not HOST:PORT.
-  static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address, ConnectionLimits limits);
+  // taken, or the address is not usable; INVALID_ARGUMENT: `address` is not HOST:PORT. `flag` names it in errors.
+  static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address, ConnectionLimits limits,
+                                                        const std::string& flag = "--listen",
+                                                        Front front = Front::kGrpc);
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
   int port() const { return port_; }
-  // Accepts for `server` from now on, on a thread of its own. Call once, after the gRPC server has started.
-  void Start(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server);
-  // Closes the ports. Connections stay.
+  // Accepts from now on, on a thread of its own, which calls `take`. Call once.
+  void Start(std::function<void(const Accepted&)> take);
+  // Accepts what waits in the kernel's queue, if there is room, and closes the ports. Connections stay.
   void Stop();
 
   // These may be called from any thread.
   size_t connections();  // open now
+  // Which of them are busy. Whoever takes connections tells it.
+  ConnectionTable& table() { return table_; }
+  // The owner of the descriptor is about to close it.
+  void Closing(uint64_t connection);
+  // A call is open on the connection with this name, as grpc::ServerContextBase::peer() gives it, until
+  // table().End(number). Returns the number.
+  uint64_t Begin(const std::string& peer);
   // Remembers what each connection has received so far.
   void MarkTraffic();
   // While this is set, connections wait.
@@ -73,42 +92,53 @@ class Listener {
   Clock::duration LongestWait();
 
  private:
-  using Peer = std::array<uint8_t, 16>;  // IPv6, or IPv4 mapped
-  using PeerPort = std::pair<Peer, uint16_t>;
   struct Connection {
+    int descriptor;
     ino_t socket;  // tells it from a later one with the same descriptor
-    PeerPort from;
+    Endpoint from;
     uint64_t marked = 0;  // bytes received, at the last mark
     UnreadAge unread = {};
     Clock::duration age = {};  // of what was unread at the last look
     bool waits = false;        // is in waits_
   };
 
-  explicit Listener(ConnectionLimits limits) : limits_(limits) {}
-  absl::Status Listen(const std::string& address);
+  Listener(ConnectionLimits limits, Front front) : front_(front), table_(limits) {}
+  absl::Status Listen(const std::string& address, const std::string& flag);
   void Run();
-  // False: out of descriptors or memory, or held.
-  bool Accept(int listener);
-  // Whether one more connection of the peer is within the limits.
-  bool HasRoom(const Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // How long to wait before more are accepted: while descriptors, memory or room are short, or it is held. 0: none
+  // wait.
+  std::chrono::milliseconds Accept(int listener);
+  // Adds the connection that was accepted. False: there is no room.
+  bool Add(Accepted& accepted, uint16_t port);
+  // Ends an idle connection. False: none can be ended. One that has ended is open until its owner closes it.
+  bool MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // How many of those that have been ended are still open.
+  size_t Ending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(std::map<uint64_t, Connection>::iterator connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets the connections that gRPC has closed: it does not tell.
-  void Forget(std::map<int, Connection>::iterator connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetClosed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same, unless that would take more than a part of the time.
+  void ForgetClosedAtTimes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const ConnectionLimits limits_;
+  // Bytes that are to be read now.
+  uint64_t ToBeRead(uint64_t number, const Connection& connection) const;
+
+  const Front front_;
+  ConnectionTable table_;
   int port_ = 0;
   int stop_ = -1;  // an eventfd
   std::vector<int> listeners_;
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server_;
-  std::string out_of_;  // the error of the last accept; of thread_
+  std::function<void(const Accepted&)> take_;
+  std::string out_of_;  // why connections wait; of thread_. Empty: they do not, or not for long
   std::thread thread_;
   std::atomic<bool> hold_ = false;
   std::atomic<int> ration_ = LostCalls::kAnyNumber;
   absl::Mutex mutex_;
-  std::map<int, Connection> connections_ ABSL_GUARDED_BY(mutex_);  // by descriptor, which gRPC owns
-  std::map<Peer, uint32_t> peers_ ABSL_GUARDED_BY(mutex_);
-  int measured_ ABSL_GUARDED_BY(mutex_) = -1;  // the last descriptor that MeasureWaits looked at
-  absl::flat_hash_map<PeerPort, Clock::duration> waits_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, Connection> connections_ ABSL_GUARDED_BY(mutex_);  // by number
+  std::vector<uint64_t> ended_ ABSL_GUARDED_BY(mutex_);  // by MakeRoom: in connections_ until they are closed
+  Time next_search_ ABSL_GUARDED_BY(mutex_);             // for closed connections
+  uint64_t measured_ ABSL_GUARDED_BY(mutex_) = 0;        // the last connection that MeasureWaits looked at
+  absl::flat_hash_map<Endpoint, Clock::duration> waits_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> behind_ = false;  // waits_ has some
 };
 

@@ -65,6 +65,11 @@ void Watchdog::Start(Listener& listener, std::shared_ptr<Certificates> certifica
   thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
 }
 
+void Watchdog::WatchHttp(Listener& listener, const CallCounts& counts) {
+  http_ = &listener;
+  http_counts_ = &counts;
+}
+
 void Watchdog::Stop() { thread_ = {}; }
 
 void Watchdog::MeasureModels() {
@@ -76,6 +81,7 @@ void Watchdog::Run(const std::stop_token& stop) {
   for (int tick = 1; !stop.stop_requested(); ++tick) {
     std::this_thread::sleep_for(kTick);
     listener_->MeasureWaits(Clock::now());
+    if (http_ != nullptr) http_->MeasureWaits(Clock::now());
     awaited_.EndExpired();
     BoundMemory();
     if (const uint64_t part = memory_.TakeWanting(); part > 0) EndGreedyCalls(part);
@@ -136,7 +142,16 @@ void Watchdog::EndLateConnections() {
   const LostCalls::Remedy remedy =
       lost_.Look(counts.come, counts.begun, counts.late, listener_->LongestWait() >= kLate);
   listener_->Ration(remedy.accept);
-  const int closed = remedy.drop > 0.0 ? listener_->CloseLate(remedy.drop, kLate) : 0;
+  EndLate(*listener_, remedy.drop);
+  if (http_ == nullptr) return;
+  const uint64_t come = http_counts_->come;
+  const LostCalls::Remedy of_http = lost_http_.Look(come, come, http_counts_->late, http_->LongestWait() >= kLate);
+  http_->Ration(of_http.accept == LostCalls::kAnyNumber ? of_http.accept : LostCalls::kAnyNumber - 1);
+  EndLate(*http_, of_http.drop);
+}
+
+void Watchdog::EndLate(Listener& listener, double part) {
+  const int closed = part > 0.0 ? listener.CloseLate(part, kLate) : 0;
   if (closed > 0)
     Log(LogLevel::kWarning, "connections closed: their calls are read too late", {{"connections", closed}});
 }

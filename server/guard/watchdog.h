@@ -32,7 +32,7 @@ namespace edgewise::server {
 // those that have more end, where no message has come within the time that a first one has.
 //
 // Where more calls come than can be read, all that is read is late. Then some connections end, so that the others are
-// read in time (LostCalls).
+// read in time (LostCalls). Clients of HTTP may need a connection for each request, so their number is not rationed.
 class Watchdog {
  public:
   // All must outlive the watchdog; the backend is there from Start on.
@@ -42,6 +42,8 @@ class Watchdog {
 
   // `listener` must live until Stop. Null `certificates`: there are none.
   void Start(Listener& listener, std::shared_ptr<Certificates> certificates);
+  // The port of HTTP, too. Before Start; both must live until Stop. `counts`: come, and late, which are lost.
+  void WatchHttp(Listener& listener, const CallCounts& counts);
   void Stop();
   // The models have changed: what is resident now, without what calls hold, is theirs. Any thread.
   void MeasureModels();
@@ -54,6 +56,7 @@ class Watchdog {
   void BoundMemory();
   void EndGreedyCalls(uint64_t part);
   void EndLateConnections();
+  void EndLate(Listener& listener, double part);
   void ReadTokens();
   void ReadCertificates();
   // Logs that tokens or certificates (`what`) were read again, or stay as they were.
@@ -65,13 +68,14 @@ class Watchdog {
   const std::unique_ptr<Backend>& backend_;
   Gate& gate_;
   Metrics& metrics_;
-  Listener* listener_ = nullptr;
+  Listener *listener_ = nullptr, *http_ = nullptr;
+  const CallCounts* http_counts_ = nullptr;
   std::shared_ptr<Certificates> certificates_;
   std::optional<FileWatch> token_file_;
   std::atomic<uint64_t> of_models_ = 0;
   uint64_t behind_ = 0;  // calls that have come but were not begun, at the last second; some never are
   uint64_t abandoned_before_ = 0, abandoned_ = 0;  // CallCounts a second before the last one, and at it; of thread_
-  LostCalls lost_;                                 // of thread_
+  LostCalls lost_, lost_http_;                     // of thread_
   std::jthread thread_;
 };
 

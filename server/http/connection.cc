@@ -1,6 +1,7 @@
 #include "server/http/connection.h"
 
 #include <algorithm>
+#include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
 #include <utility>
 
@@ -94,15 +95,16 @@ class Connection::ConnectionExchange final : public Exchange {
   bool left_ = false;  // on the strand, or at the end
 };
 
-Connection::Connection(ConnectionHost& host, std::unique_ptr<Transport> transport, std::string peer,
-                       std::function<void()> closed)
+Connection::Connection(ConnectionHost& host, std::unique_ptr<Transport> transport, std::string peer, uint64_t number,
+                       std::function<void()> closing)
     : host_(host),
       transport_(std::move(transport)),
       peer_(std::move(peer)),
-      closed_(std::move(closed)),
+      number_(number),
+      closing_(std::move(closing)),
       timer_(transport_->socket().get_executor()) {}
 
-Connection::~Connection() { closed_(); }
+Connection::~Connection() { closing_(); }
 
 Exchange& Connection::OpenExchange() { return *exchange_; }
 
@@ -182,6 +184,7 @@ void Connection::AwaitHead() {
 }
 
 void Connection::BeginExchange() {
+  host_.counts.come.fetch_add(1, std::memory_order_relaxed);
   exchange_ = std::make_shared<ConnectionExchange>(shared_from_this());
   exchange_->call.http = true;
   exchange_->call.peer = exchange_->call.principal.name = peer_;
@@ -228,7 +231,7 @@ void Connection::FeedBody() {
     const HttpRefusal refusal = TakeBody(piece, sizeof piece - body.size);
     if (refusal.code != 0) return Refuse(refusal);
     if (error == http::error::need_more || (!error && buffer_.empty() && !parser_->is_done())) {
-      if (buffer_.size() < kMaxHeadBytes) return Read();
+      if (buffer_.size() < kMaxHeadBytes) return ReadBody();
       error = http::error::bad_chunk;  // a line of a chunk is as long
     }
     if (error && error != http::error::need_buffer) {
@@ -236,6 +239,15 @@ void Connection::FeedBody() {
     }
   }
   if (StopAwaiting()) Serve();
+}
+
+void Connection::ReadBody() {
+  if (exchange_->request.body.size() <= kShortMessage || host_.exchanges.load() == 1) return Read();
+  host_.turns->Start(exchange_->call.principal.name, [self = shared_from_this()] {
+    asio::dispatch(self->transport_->socket().get_executor(), [self] {
+      if (self->phase_ == Phase::kBody) self->Read();
+    });
+  });
 }
 
 HttpRefusal Connection::TakeBody(const char* bytes, size_t size) {
@@ -262,29 +274,39 @@ void Connection::GiveUp(const absl::Status& status) {
   });
 }
 
+void Connection::BecomeBusy() {
+  if (!std::exchange(busy_, true)) host_.connections->Begin(number_);
+}
+
 void Connection::Serve() {
   phase_ = Phase::kAnswer;
+  BecomeBusy();
   timer_.cancel();
   parser_.reset();
   if (!reading_) incoming_ = std::string();  // an idle connection keeps little
   if (buffer_.empty()) buffer_ = std::string();
   const std::shared_ptr<Exchange> exchange = exchange_;
   const Route& route = *exchange->route;
-  if (host_.parts != nullptr && (route.apart || exchange->request.body.size() > kShortMessage)) {
-    exchange->apart = true;
+  exchange->apart = host_.parts != nullptr && (route.apart || exchange->request.body.size() > kShortMessage);
+  if (host_.parts != nullptr && !exchange->apart && route.rpc == Rpc::kPredict) {
+    exchange->alone = host_.parts->IsAlone(reinterpret_cast<size_t>(this));
+  }
+  if (!exchange->apart && (host_.parts == nullptr || route.open || host_.exchanges.load() == 1)) {
+    route.serve(exchange);  // soon done, or nobody waits
+  } else {
     RequestHandler& handler = host_.parts->handler;
-    handler.preparations().Start(exchange->call.principal.name, [exchange, &handler](const absl::Status& refused) {
+    const auto serve = [exchange, &handler](const absl::Status& refused) {
       const Route& served = *exchange->route;
       const absl::Status status =
           refused.ok() ? handler.CheckWanted(exchange->cancelled.get_token(), exchange->deadline) : refused;
       if (status.ok()) return served.serve(exchange);
       exchange->Refuse(status);
-    });
-  } else {
-    if (route.rpc == Rpc::kPredict && host_.parts != nullptr) {
-      exchange->alone = host_.parts->IsAlone(reinterpret_cast<size_t>(this));
+    };
+    if (exchange->apart) {
+      handler.preparations().Start(exchange->call.principal.name, serve);
+    } else {
+      host_.turns->Start(exchange->call.principal.name, [serve] { serve(absl::OkStatus()); });
     }
-    route.serve(exchange);
   }
   Read();  // tells when the client goes
 }
@@ -307,6 +329,7 @@ void Connection::WriteAnswer(HttpAnswer answer) {
 
 void Connection::WriteHead(const HttpAnswer& answer, std::optional<size_t> length) {
   phase_ = Phase::kAnswer;
+  BecomeBusy();
   code_ = answer.code;
   chunked_ = !length && !is_head_ && !is_old_;
   last_ |= host_.draining || (!length && is_old_);
@@ -365,6 +388,7 @@ void Connection::WriteNext() {
 
 void Connection::OnAnswered() {
   Count(code_);
+  if (std::exchange(busy_, false)) host_.connections->End(number_);
   exchange_->Leave();
   exchange_.reset();
   ended_ = false;
@@ -394,10 +418,12 @@ void Connection::Close() {
   if (phase_ == Phase::kBody) exchange_->Record(absl::CancelledError("the client is gone"), kClientGone);
   phase_ = Phase::kClosed;
   timer_.cancel();
+  closing_();
   Transport::Error ignored;
   transport_->socket().close(ignored);
   out_.clear();
   if (!exchange_) return;
+  host_.counts.late.fetch_add(1, std::memory_order_relaxed);
   Count(kClientGone);
   exchange_->Cancel();
   exchange_->Leave();

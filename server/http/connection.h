@@ -17,6 +17,7 @@
 
 #include "server/http/port.h"
 #include "server/http/transport.h"
+#include "server/http/turns.h"
 
 namespace edgewise::server {
 
@@ -25,16 +26,20 @@ struct ConnectionHost {
   const HttpPortOptions& options;
   const Routes& routes;
   CallParts* const parts;  // may be null
+  ConnectionTable* connections = nullptr;
+  Turns* turns = nullptr;
   std::atomic<bool> draining = false;
   std::atomic<int64_t> exchanges = 0;
+  CallCounts counts = {};  // come: those with a head; late: their clients have left before their answers
 };
 
 // On the strand of its socket, but for GiveUp. Lives as long as an operation or an exchange of it does.
 class Connection final : public std::enable_shared_from_this<Connection>, private AwaitedCall {
  public:
-  // `peer`: as gRPC names it, without the port. `closed` is called at the end.
-  Connection(ConnectionHost& host, std::unique_ptr<Transport> transport, std::string peer,
-             std::function<void()> closed);
+  // `peer`: as gRPC names it, without the port. `number`: in ConnectionHost::connections. `closing` is called before
+  // the socket is closed; it may be called again.
+  Connection(ConnectionHost& host, std::unique_ptr<Transport> transport, std::string peer, uint64_t number,
+             std::function<void()> closing);
   ~Connection();
 
   void Start();  // any thread
@@ -66,6 +71,8 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void AnswerPreflight();
   void AwaitBody();
   void FeedBody();
+  // Reads more of the body. A long one is read in turn with those of other clients.
+  void ReadBody();
   HttpRefusal TakeBody(const char* bytes, size_t size);
   bool StopAwaiting();
   void GiveUp(const absl::Status& status) override;
@@ -82,13 +89,16 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void Push(std::string bytes, size_t counts = 0);
   void WriteNext();
   void OnAnswered();
+  // A request is whole, or its refusal is being written, until OnAnswered.
+  void BecomeBusy();
   void Count(int code);
   void Linger();
 
   ConnectionHost& host_;
   const std::unique_ptr<Transport> transport_;
   const std::string peer_;
-  const std::function<void()> closed_;
+  const uint64_t number_;
+  const std::function<void()> closing_;
   boost::asio::steady_timer timer_;
   Phase phase_ = Phase::kHead;
 
@@ -117,6 +127,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   size_t written_ = 0;  // of the first piece
   bool writing_ = false;
   bool ended_ = false;  // the answer is in out_
+  bool busy_ = false;   // BecomeBusy
 };
 
 }  // namespace edgewise::server

@@ -1,7 +1,9 @@
 #include "server/http/port.h"
 
+#include <unistd.h>
+
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/strand.hpp>
 #include <map>
@@ -10,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/status_macros.h"
 #include "server/base/address.h"
 #include "server/http/connection.h"
 #include "server/observe/log.h"
@@ -21,16 +24,13 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
-constexpr int kBacklog = 1024;
 constexpr int kSendBuffer = 128 << 10;  // what the kernel holds of an answer that nobody reads; by itself megabytes
-constexpr std::chrono::milliseconds kPause{100};  // after running out of descriptors
 
 // As gRPC names a peer, without the port: a client without a token is one principal on both ports.
-std::string PeerName(const asio::ip::address& address) {
-  if (address.is_v4()) return absl::StrCat("ipv4:", address.to_string());
-  const asio::ip::address_v6 ipv6 = address.to_v6();
+std::string PeerName(const Ipv6Address& address) {
+  const asio::ip::address_v6 ipv6(address);
   if (ipv6.is_v4_mapped()) return absl::StrCat("ipv4:", make_address_v4(asio::ip::v4_mapped, ipv6).to_string());
-  return absl::StrCat("ipv6:%5B", address.to_string(), "%5D");
+  return absl::StrCat("ipv6:%5B", ipv6.to_string(), "%5D");
 }
 
 }  // namespace
@@ -44,38 +44,30 @@ class HttpPort::State {
         context_(options.threads) {}
 
   ~State() {
+    StopListening();
     context_.stop();
     for (std::thread& thread : threads_) thread.join();
     for (const std::shared_ptr<Connection>& connection : Connections()) connection->Close();
   }
 
   absl::Status Listen() {
-    absl::StatusOr<HostPort> parsed = ParseHostPort(options.flag, options.address);
-    if (!parsed.ok()) return parsed.status();
-    if (parsed->host == "localhost") parsed->host = "127.0.0.1";
+    ASSIGN_OR_RETURN(const HostPort parsed, ParseHostPort(options.flag, options.address));
+    const bool is_name = parsed.host == "localhost";
     boost::system::error_code error;
-    const asio::ip::address ip = asio::ip::make_address(parsed->host, error);
-    if (error) {
+    asio::ip::make_address(parsed.host, error);
+    if (error && !is_name) {
       return absl::InvalidArgumentError(
           absl::StrCat(options.flag, "=", options.address, ": the host is an IP address or localhost"));
     }
-    const tcp::endpoint endpoint(ip, parsed->port);
-    acceptor_.open(endpoint.protocol(), error);
-    if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
-    if (!error && ip.is_v6()) acceptor_.set_option(asio::ip::v6_only(false), error);
-    if (!error) acceptor_.bind(endpoint, error);
-    if (!error) acceptor_.listen(kBacklog, error);
-    if (error) return absl::AlreadyExistsError(absl::StrCat(options.flag, "=", options.address, ": ", error.message()));
-    port = acceptor_.local_endpoint(error).port();
-    if (certificates_) {
-      const absl::Status status = ReadCertificates();
-      if (!status.ok()) return status;
-    }
-    return absl::OkStatus();
+    const std::string address = is_name ? absl::StrCat("127.0.0.1:", parsed.port) : options.address;
+    ASSIGN_OR_RETURN(listener_, Listener::Open(address, options.connections, options.flag, Listener::Front::kHttp));
+    host.connections = &listener_->table();
+    host.turns = &turns_;
+    return certificates_ ? ReadCertificates() : absl::OkStatus();
   }
 
   void Start() {
-    asio::post(acceptor_.get_executor(), [this] { Accept(); });
+    listener_->Start([this](const Listener::Accepted& accepted) { Serve(accepted); });
     for (int thread = 0; thread < options.threads; ++thread) {
       threads_.emplace_back([this] {
         BecomeCallThread("http");
@@ -85,11 +77,7 @@ class HttpPort::State {
   }
 
   void StopListening() {
-    asio::post(acceptor_.get_executor(), [this] {
-      boost::system::error_code ignored;
-      acceptor_.close(ignored);
-      pause_.cancel();
-    });
+    if (listener_) listener_->Stop();
   }
 
   void Drain() {
@@ -97,38 +85,22 @@ class HttpPort::State {
     for (const std::shared_ptr<Connection>& connection : Connections()) connection->PostDrain();
   }
 
-  size_t connections() {
-    const absl::MutexLock lock(&mutex_);
-    return open_.size();
-  }
+  Listener& listener() { return *listener_; }
 
   const HttpPortOptions options;
   ConnectionHost host;
-  int port = 0;
 
  private:
-  using Peer = asio::ip::address;
-
-  void Accept() {
-    acceptor_.async_accept(asio::make_strand(context_), [this](boost::system::error_code error, tcp::socket socket) {
-      if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
-      if (error) {  // out of descriptors, perhaps: looks again soon
-        pause_.expires_after(kPause);
-        pause_.async_wait([this](boost::system::error_code stopped) {
-          if (!stopped) Accept();
-        });
-        return;
-      }
-      Serve(std::move(socket));
-      Accept();
-    });
-  }
-
-  void Serve(tcp::socket socket) {
+  // On the listener's thread.
+  void Serve(const Listener::Accepted& accepted) {
     boost::system::error_code error;
-    const Peer peer = socket.remote_endpoint(error).address();
-    if (error || host.draining || !HasRoom(peer)) return;
-    socket.set_option(tcp::no_delay(true), error);
+    tcp::socket socket(asio::make_strand(context_));
+    socket.assign(accepted.is_ipv6 ? tcp::v6() : tcp::v4(), accepted.descriptor, error);
+    if (error || host.draining) {
+      listener_->Closing(accepted.connection);
+      if (error) close(accepted.descriptor);
+      return;
+    }
     socket.set_option(tcp::socket::send_buffer_size(kSendBuffer), error);
     std::unique_ptr<Transport> transport;
     if (certificates_) {
@@ -138,13 +110,12 @@ class HttpPort::State {
     } else {
       transport = MakePlainTransport(std::move(socket));
     }
-    const uint64_t number = ++last_;
-    auto connection = std::make_shared<Connection>(host, std::move(transport), PeerName(peer),
-                                                   [this, number, peer] { Forget(number, peer); });
+    const uint64_t number = accepted.connection;
+    auto connection = std::make_shared<Connection>(host, std::move(transport), PeerName(accepted.address), number,
+                                                   [this, number] { Forget(number); });
     {
       const absl::MutexLock lock(&mutex_);
       open_[number] = connection;
-      ++of_peer_[peer];
     }
     connection->Start();
   }
@@ -160,17 +131,10 @@ class HttpPort::State {
     return absl::OkStatus();
   }
 
-  bool HasRoom(const Peer& peer) {
-    const absl::MutexLock lock(&mutex_);
-    const auto same = of_peer_.find(peer);
-    return open_.size() < options.max_connections &&
-           (same == of_peer_.end() || same->second < options.max_connections_per_peer);
-  }
-
-  void Forget(uint64_t number, const Peer& peer) {
+  void Forget(uint64_t number) {
+    listener_->Closing(number);
     const absl::MutexLock lock(&mutex_);
     open_.erase(number);
-    if (--of_peer_[peer] == 0) of_peer_.erase(peer);
   }
 
   std::vector<std::shared_ptr<Connection>> Connections() {
@@ -185,13 +149,12 @@ class HttpPort::State {
   const std::shared_ptr<Certificates> certificates_;  // null: plain text
   absl::Mutex mutex_;
   std::map<uint64_t, std::weak_ptr<Connection>> open_ ABSL_GUARDED_BY(mutex_);  // by number
-  std::map<Peer, uint32_t> of_peer_ ABSL_GUARDED_BY(mutex_);                    // connections
 
+  std::unique_ptr<Listener> listener_;
   asio::io_context context_;  // after what its connections use
-  // Their handlers run one at a time: of a strand.
-  tcp::acceptor acceptor_{asio::make_strand(context_)};
-  asio::steady_timer pause_{acceptor_.get_executor()};
-  uint64_t last_ = 0;                                 // the number of the last connection
+  const asio::executor_work_guard<asio::io_context::executor_type> work_{context_.get_executor()};
+  Turns turns_{[this](std::function<void()> run) { asio::post(context_, std::move(run)); }, options.threads};
+  // The listener's thread alone uses these, once it runs.
   std::shared_ptr<const Certificates::Files> files_;  // that tls_ is of
   std::shared_ptr<asio::ssl::context> tls_;
   std::vector<std::thread> threads_;
@@ -209,8 +172,10 @@ HttpPort::HttpPort(std::unique_ptr<State> state) : state_(std::move(state)) {}
 HttpPort::~HttpPort() = default;
 
 void HttpPort::Start() { state_->Start(); }
-int HttpPort::port() const { return state_->port; }
-size_t HttpPort::connections() const { return state_->connections(); }
+int HttpPort::port() const { return state_->listener().port(); }
+size_t HttpPort::connections() const { return state_->listener().connections(); }
+Listener& HttpPort::listener() { return state_->listener(); }
+const CallCounts& HttpPort::counts() const { return state_->host.counts; }
 void HttpPort::StopListening() { state_->StopListening(); }
 void HttpPort::Drain() { state_->Drain(); }
 int64_t HttpPort::open_exchanges() const { return state_->host.exchanges.load(); }

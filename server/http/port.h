@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/guard/certificates.h"
+#include "server/guard/listener.h"
 #include "server/http/routes.h"
 #include "server/wire/call_parts.h"
 
@@ -19,8 +20,7 @@ namespace edgewise::server {
 struct HttpPortOptions {
   std::string flag;     // names the address in errors
   std::string address;  // an IP address or localhost, with a port; port 0: any free one
-  uint32_t max_connections = 64;
-  uint32_t max_connections_per_peer = 64;  // of one IP address
+  ConnectionLimits connections = {.in_all = 64};
   int threads = 1;
   // A connection without a request; from the first byte of a head to its last; until a client takes what is sent next.
   std::chrono::milliseconds idle_timeout{60000}, head_timeout{10000}, write_timeout{30000};
@@ -29,7 +29,7 @@ struct HttpPortOptions {
   std::vector<std::string> hosts, origins;
 };
 
-// A connection over a limit is closed at once. All methods: any thread.
+// Listener (guard/listener.h) bounds the connections. All methods: any thread.
 class HttpPort {
  public:
   // Listens; connections wait until Start. `routes` must outlive the port. Null `parts`: routes take no body and no
@@ -45,6 +45,9 @@ class HttpPort {
   void Start();
   int port() const;
   size_t connections() const;  // open now
+  // For a watchdog, which must stop before the port ends.
+  Listener& listener();
+  const CallCounts& counts() const;  // come and late
   // Closes the port. Connections are served as before.
   void StopListening();
   // From now on connections close once their exchange has ended, and at once where there is none.

@@ -76,8 +76,9 @@ void RawService::Add(const char* path, std::function<std::unique_ptr<RawReactor>
   methods_.push_back(std::make_unique<RawMethod>(RawMethod{path, request, std::move(make)}));
 }
 
-RawCall::RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue, const Gate& gate, CallLog& log)
-    : method_(method), queue_(queue), gate_(gate), log_(log) {
+RawCall::RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue, const Gate& gate, CallLog& log,
+                 Listener* listener)
+    : method_(method), queue_(queue), gate_(gate), log_(log), listener_(listener) {
   context_.AsyncNotifyWhenDone(&ended_);
   method.request(*this);
 }
@@ -92,15 +93,20 @@ std::unique_ptr<RawReactor> RawCall::MakeReactor() {
   return std::make_unique<Refused>(*this, principal.status());
 }
 
+RawCall::~RawCall() {
+  if (connection_ != 0) listener_->table().End(connection_);
+}
+
 void RawCall::OnEvent(Operation operation, bool ok) {
   switch (operation) {
     case Operation::kBegin:
       if (!ok) return delete this;  // the server shuts down
       gate_.counts.begun.fetch_add(1, std::memory_order_relaxed);
-      new RawCall(method_, queue_, gate_, log_);
+      new RawCall(method_, queue_, gate_, log_, listener_);
       reactor_ = MakeReactor();
       return reactor_->OnBegun();
     case Operation::kRead:
+      if (ok && connection_ == 0 && listener_ != nullptr) connection_ = listener_->Begin(context_.peer());
       reactor_->OnReadDone(ok);
       break;
     case Operation::kWrite:
@@ -119,8 +125,9 @@ void RawCall::Complete() {
   if (running_.fetch_sub(1) == 1) delete this;
 }
 
-CallThreads::CallThreads(grpc::ServerBuilder& builder, const Gate& gate, CallLog& log, WhyNot why_not)
-    : gate_(gate), log_(log) {
+CallThreads::CallThreads(grpc::ServerBuilder& builder, const Gate& gate, CallLog& log, Listener* listener,
+                         WhyNot why_not)
+    : gate_(gate), log_(log), listener_(listener) {
   unimplemented_.request = [this](RawCall& call) {
     others_.RequestCall(&call.context_, &call.stream_, &call.queue_, &call.queue_, &call.begun_);
   };
@@ -136,7 +143,7 @@ CallThreads::CallThreads(grpc::ServerBuilder& builder, const Gate& gate, CallLog
 void CallThreads::Start(const std::vector<const RawService*>& services) {
   for (const auto& queue : queues_) {
     const auto accept = [&](const RawMethod& method) {
-      for (int waiting = 0; waiting < kWaitingCalls; ++waiting) new RawCall(method, *queue, gate_, log_);
+      for (int waiting = 0; waiting < kWaitingCalls; ++waiting) new RawCall(method, *queue, gate_, log_, listener_);
     };
     accept(unimplemented_);
     for (const RawService* service : services) {

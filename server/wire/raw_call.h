@@ -15,6 +15,7 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -23,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "server/guard/auth.h"
+#include "server/guard/listener.h"
 #include "server/observe/call_log.h"
 #include "server/request/call.h"
 
@@ -109,7 +111,9 @@ class RawCall {
     Operation operation;
   };
 
-  RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue, const Gate& gate, CallLog& log);
+  RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue, const Gate& gate, CallLog& log,
+          Listener* listener);
+  ~RawCall();
   void OnEvent(Operation operation, bool ok);
   // The call has come.
   std::unique_ptr<RawReactor> MakeReactor();
@@ -119,7 +123,9 @@ class RawCall {
   grpc::ServerCompletionQueue& queue_;
   const Gate& gate_;
   CallLog& log_;
-  Principal principal_;  // once it has come
+  Principal principal_;       // once it has come
+  Listener* const listener_;  // may be null
+  uint64_t connection_ = 0;   // that it keeps busy, from its first message until it has ended
   grpc::GenericServerContext context_;
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&context_};
   Event begun_{*this, Operation::kBegin}, read_{*this, Operation::kRead}, written_{*this, Operation::kWrite};
@@ -134,8 +140,10 @@ class CallThreads {
   // Why a method is not served: never empty.
   using WhyNot = std::string (*)(const std::string& method);
   // As many as the cores need: one for four, up to four. `gate` counts the calls that begin, and says whose they are;
-  // `log` has those that it refuses. Both must outlive this.
-  CallThreads(grpc::ServerBuilder& builder, const Gate& gate, CallLog& log, WhyNot why_not = nullptr);
+  // `log` has those that it refuses; `listener`, which may be null, learns which connections are busy. All must outlive
+  // this.
+  CallThreads(grpc::ServerBuilder& builder, const Gate& gate, CallLog& log, Listener* listener = nullptr,
+              WhyNot why_not = nullptr);
   ~CallThreads() { Stop(); }
   CallThreads(const CallThreads&) = delete;
   CallThreads& operator=(const CallThreads&) = delete;
@@ -148,6 +156,7 @@ class CallThreads {
  private:
   const Gate& gate_;
   CallLog& log_;
+  Listener* const listener_;
   grpc::AsyncGenericService others_;  // methods that are not served
   RawMethod unimplemented_;           // they are answered so
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;

@@ -153,6 +153,14 @@ class ScenarioTest(unittest.TestCase):
             for recovers in ("recovery_s", "memory_free_s"):
                 self.assertIsNotNone(row["goals"][recovers]["found"], row)
 
+    def test_strangers_connections_leave_those_of_others(self):
+        rows = self.run_scenario("hostile", "--seconds=1", "--only=strangers ", counted=False)
+        self.assertEqual(set(rows), {"strangers idle few", "strangers idle many", "strangers leaving"})
+        for name, row in rows.items():
+            for ask in ("livez", "predict_http", "health", "predict"):
+                self.assertGreater(row["figures"][f"{ask}_calls"], 0, name)
+                self.assertTrue(row["goals"][f"{ask}_unanswered"]["met"], f"{name}: {row}")
+
     def test_http_and_grpc_both_answer(self):
         rows = self.run_scenario("http", "--seconds=0.1", counted=False, script="front")
         self.assertEqual(set(rows), {"embeddings", "embeddings in base64", "chat", "chat whole"})

@@ -158,21 +158,11 @@ TEST_P(CallCountersTest, AHealthProbeHoldsNoMemoryAndASilentCallWhatItUses) {
 
 INSTANTIATE_TEST_SUITE_P(Tokens, CallCountersTest, ::testing::Bool());
 
-// Takes connections as gRPC does, and reads nothing.
-class Acceptor final : public grpc::experimental::ExternalConnectionAcceptor {
- public:
-  explicit Acceptor(std::atomic<int>& accepted) : accepted_(accepted) {}
-  void HandleNewConnection(NewConnectionParameters* connection) override { accepted_ = connection->fd; }
-
- private:
-  std::atomic<int>& accepted_;
-};
-
 TEST(LateConnectionsTest, EndOnceCallsComeThatNeverBegin) {
   const ServerOptions options;
   const std::unique_ptr<Listener> listener = *Listener::Open("127.0.0.1:0", {});
   std::atomic<int> accepted = -1;
-  listener->Start(std::make_unique<Acceptor>(accepted));
+  listener->Start([&](const Listener::Accepted& connection) { accepted = connection.descriptor; });
   AwaitedCalls awaited{Clock::now};
   MemoryLedger memory(uint64_t{1} << 40);
   const std::unique_ptr<Backend> backend = *CreateBackend(options.backend);

@@ -30,11 +30,16 @@ struct HttpReply {
 
 class HttpClient {
  public:
-  explicit HttpClient(int port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+  // `host`: the client's address is 127.0.0.`host`.
+  explicit HttpClient(int port, uint32_t host = 1) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
     const timeval timeout{60, 0};
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
     sockaddr_in address{};
     address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + host);
+    if (host != 1) {
+      EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    }
     address.sin_port = htons(static_cast<uint16_t>(port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);

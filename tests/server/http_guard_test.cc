@@ -1,5 +1,6 @@
 // Who may ask the HTTP front, and what may be sent to it: each promise of the gRPC port holds there.
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -226,6 +227,48 @@ TEST(HttpGuardTest, ConnectionsBeyondTheLimitAreClosedAndThoseThatEndMakeRoom) {
   EXPECT_TRUE(HttpClient(http.port()).Ended());
   clients.resize(4);
   EXPECT_TRUE(WaitUntil("room", [&] { return http.Get("/livez").code == 200; }));
+}
+
+TEST(HttpGuardTest, AConnectionWithoutAWholeRequestGivesWayAndOneThatIsAnsweredDoesNot) {
+  ServerOptions options = HttpOptions();
+  options.max_connections = 4;
+  HttpServerFixture http(options);
+  HttpClient answered(http.port()), idle(http.port()), head(http.port()), body(http.port());
+  answered.Send(HttpClient::Posted(
+      kGenerate,
+      json({{"model", "lm-dense"}, {"prompt", {{"tokenIds", {{"values", {1, 2}}}}}}, {"maxNewTokens", 4096}}).dump()));
+  EXPECT_THAT(answered.ReadHead(), HasSubstr("200 OK"));
+  EXPECT_EQ(idle.Ask("GET", "/livez").code, 200);
+  head.Send("GET /livez HTTP/1.1\r\nHo");
+  body.Send("POST " + std::string(kPredict) +
+            " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{");
+  std::vector<std::unique_ptr<HttpClient>> others;
+  for (int i = 0; i < 3; ++i) {
+    others.push_back(std::make_unique<HttpClient>(http.port(), 2 + i));
+    EXPECT_EQ(others.back()->Ask("GET", "/livez").code, 200) << i;
+  }
+  EXPECT_TRUE(head.Ended());
+  EXPECT_TRUE(body.Ended());
+  EXPECT_TRUE(idle.Ended()) << "it has been idle for less long";
+  for (const auto& other : others) EXPECT_EQ(other->Ask("GET", "/livez").code, 200);
+  std::string token;
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(answered.NextChunk(&token) && !token.empty()) << i;
+}
+
+TEST(HttpGuardTest, OneAddressLeavesRoomForOthersHoweverFewDescriptorsThereAre) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{1024, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  HttpServerFixture http;
+  setrlimit(RLIMIT_NOFILE, &before);
+  std::vector<std::unique_ptr<HttpClient>> held;
+  for (int i = 0; i < 64; ++i) {
+    held.push_back(std::make_unique<HttpClient>(http.port(), 2));
+    EXPECT_EQ(held.back()->Ask("GET", "/livez").code, 200) << i;
+  }
+  EXPECT_TRUE(HttpClient(http.port(), 2).Ended()) << "an eighth of 496 would be less";
+  EXPECT_EQ(http.Get("/livez").code, 200);
 }
 
 TEST(HttpGuardTest, AnyBytesHaveAnAnswerOrTheEndAndTheNextRequestIsServed) {

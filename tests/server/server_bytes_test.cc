@@ -1,10 +1,12 @@
 // The memory of calls and the connections, over a real port.
 #include <gmock/gmock.h>
 
+#include <cerrno>
 #include <thread>
 #include <vector>
 
 #include "tests/server/generate_calls.h"
+#include "tests/server/watcher.h"
 
 namespace edgewise::server {
 namespace {
@@ -276,23 +278,59 @@ bool Greeted(int descriptor) {
   return recv(descriptor, &byte, 1, 0) == 1;
 }
 
-TEST(BytesTest, ConnectionsBeyondTheLimitAreClosedAndThoseThatEndMakeRoom) {
-  for (const bool per_peer : {false, true}) {
-    ServerOptions options = TestOptions();
-    (per_peer ? options.max_connections_per_peer : options.max_connections) = 2;
-    TestServer server(options);
-    const int first = Connect(server), second = Connect(server);
-    EXPECT_TRUE(Greeted(first) && Greeted(second));
-    const int third = Connect(server);
-    EXPECT_FALSE(Greeted(third));
-    EXPECT_EQ(server.Metric("edgewise_connections"), 2);
-    close(first);
-    EXPECT_TRUE(server.WaitForMetric("edgewise_connections", 1));
-    v1::PredictResponse response;
-    EXPECT_TRUE(WaitUntil("an answer", [&] { return server.Predict(SmallRequest(), response).ok(); }));
-    close(second);
-    close(third);
+bool IsEnded(int descriptor) {
+  char bytes[4096];
+  while (true) {
+    const ssize_t received = recv(descriptor, bytes, sizeof bytes, 0);
+    if (received <= 0) return received == 0 || errno == ECONNRESET;
   }
+}
+
+TEST(BytesTest, ConnectionsBeyondTheLimitAreClosedAndThoseThatEndMakeRoom) {
+  ServerOptions options = TestOptions();
+  options.max_connections_per_peer = 2;
+  TestServer server(options);
+  const int first = Connect(server), second = Connect(server);
+  EXPECT_TRUE(Greeted(first) && Greeted(second));
+  const int third = Connect(server);
+  EXPECT_FALSE(Greeted(third));
+  EXPECT_EQ(server.Metric("edgewise_connections"), 2);
+  close(first);
+  EXPECT_TRUE(server.WaitForMetric("edgewise_connections", 1));
+  v1::PredictResponse response;
+  EXPECT_TRUE(WaitUntil("an answer", [&] { return server.Predict(SmallRequest(), response).ok(); }));
+  close(second);
+  close(third);
+}
+
+TEST(BytesTest, AConnectionWithoutAnOpenCallGivesWayAndOneWithACallDoesNot) {
+  ServerOptions options = TestOptions();
+  options.max_connections = 2;
+  TestServer server(options);
+  ASSERT_TRUE(server.WaitForHealth("sbm", 1));
+  Watcher watcher(server.channel(), "sbm");
+  EXPECT_EQ(watcher.Read(), 1);
+  const int idle = Connect(server);
+  EXPECT_TRUE(Greeted(idle));
+  const int next = Connect(server);
+  EXPECT_TRUE(Greeted(next));
+  EXPECT_TRUE(IsEnded(idle));
+  server.server().AnnounceDrain();
+  EXPECT_EQ(watcher.Read(), 2) << "its connection is there";
+  close(idle);
+  close(next);
+}
+
+TEST(BytesTest, ACallWithoutItsMessageDoesNotKeepItsConnection) {
+  ServerOptions options = TestOptions();
+  options.max_connections = 1;
+  TestServer server(options);
+  SilentCall silent(server);
+  EXPECT_TRUE(server.WaitForMetric(kHeld, 32 << 10)) << "the call has come";
+  const int next = Connect(server);
+  EXPECT_TRUE(Greeted(next));
+  EXPECT_EQ(silent.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  close(next);
 }
 
 TEST(BytesTest, NoCallThatMeetsADrainIsCancelled) {
