@@ -7,7 +7,8 @@
 namespace edgewise::server {
 
 absl::Status AdmitInfer(CallParts& parts, const inference::ModelInferRequest& message,
-                        const absl::StatusOr<std::vector<InputTensor>>& tensors, MemoryHold& memory, InferCall& call) {
+                        const absl::StatusOr<std::vector<InputTensor>>& tensors, const Ticket& ticket,
+                        MemoryHold& memory, InferCall& call) {
   call.request.set_model(message.model_name());
   const auto read = [&]() -> absl::Status {
     int64_t version = 0;
@@ -19,7 +20,9 @@ absl::Status AdmitInfer(CallParts& parts, const inference::ModelInferRequest& me
     RETURN_IF_ERROR(resolved.status);
     RETURN_IF_ERROR(tensors.status());
     call.request.set_version(resolved.loaded->version);
-    return ReadInfer(*resolved.loaded->model, parts.options.limits, message, *tensors, memory, call);
+    const InferBounds bounds = {memory, parts.message_limit(),
+                                [&] { return parts.handler.CheckWanted(ticket.stopping, ticket.deadline); }};
+    return ReadInfer(*resolved.loaded->model, parts.options.limits, message, *tensors, bounds, call);
   };
   const absl::Status status = read();
   if (!status.ok()) parts.handler.CountUnadmitted(call.request, status);

@@ -12,10 +12,11 @@
 namespace edgewise::server {
 
 // ReadInfer for the version that `message` names, which `call.request` then has; with an empty one the latest. Errors:
-// those of `tensors`, Repository::Resolve and ReadInfer, with this protocol's names. A refused call is counted. Any
-// thread.
+// those of `tensors`, Repository::Resolve and ReadInfer, with this protocol's names. A refused call is counted.
+// `ticket`: who waits, and until when. Any thread.
 absl::Status AdmitInfer(CallParts& parts, const inference::ModelInferRequest& message,
-                        const absl::StatusOr<std::vector<InputTensor>>& tensors, MemoryHold& memory, InferCall& call);
+                        const absl::StatusOr<std::vector<InputTensor>>& tensors, const Ticket& ticket,
+                        MemoryHold& memory, InferCall& call);
 
 }  // namespace edgewise::server
 
