@@ -40,6 +40,8 @@ namespace {
 
 constexpr size_t kMostBytes = size_t{1} << 30;
 constexpr size_t kMostDecoded = 64 << 10;  // bytes of text that one token may become
+// Most copies of the text while it grows, and of a token on its way through the steps of the decoder.
+constexpr uint64_t kCopiesOfText = 3, kCopiesOfToken = 8;
 // Bytes of a token that stays: its id in TextTokens, its id and type in Encoding; and with everything else.
 constexpr size_t kBytesOfId = 13, kBytesOfToken = 48;
 constexpr char kFile[] = "tokenizer.json: ", kConfigFile[] = "tokenizer_config.json: ";
@@ -363,11 +365,27 @@ absl::StatusOr<Encoding> HfTokenizer::EncodeTexts(const std::vector<const std::s
 }
 
 std::string HfTokenizer::Decode(const std::vector<int32_t>& ids, bool skip_special) const {
+  return *Decode(ids, skip_special, NoBounds());
+}
+
+absl::StatusOr<std::string> HfTokenizer::Decode(const std::vector<int32_t>& ids, bool skip_special,
+                                                WorkBounds& bounds) const {
   std::string text;
   const auto chain = parts_->decoder.Start(&text, tokenizers::ByteRuns::kWhole);
+  ReservedBytes held(bounds);
+  WorkMeter meter(bounds);
+  uint64_t waiting = 0;  // bytes of tokens that the chain may not have handed on: a run that names bytes is one
   for (const int32_t id : ids) {
+    RETURN_IF_ERROR(meter.Charge(1));
     const std::string* token = Token(id);
-    if (token != nullptr && !(skip_special && IsSpecial(id))) chain->Take(*token, true);
+    if (token == nullptr || (skip_special && IsSpecial(id))) continue;
+    waiting += 1 + token->size();
+    const uint64_t needed = kCopiesOfText * text.size() + kCopiesOfToken * parts_->decoder.growth() * waiting;
+    if (needed > held.bytes()) RETURN_IF_ERROR(held.Resize(needed));
+    const size_t before = text.size();
+    chain->Take(*token, true);
+    if (text.size() > before) waiting = 0;
+    RETURN_IF_ERROR(meter.Charge(text.size() - before));
   }
   chain->End();
   return text;

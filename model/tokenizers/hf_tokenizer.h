@@ -61,6 +61,9 @@ class HfTokenizer {
 
   // The text of `ids`, valid UTF-8. Ids that no token has are left out, and so are special tokens where `skip_special`.
   std::string Decode(const std::vector<int32_t>& ids, bool skip_special) const;
+  // The same within `bounds`, which count the text while it grows. RESOURCE_EXHAUSTED: it is too long; or an error of
+  // `bounds`, as it is.
+  absl::StatusOr<std::string> Decode(const std::vector<int32_t>& ids, bool skip_special, WorkBounds& bounds) const;
   // The same, one id at a time. The stream uses the tokenizer, which must outlive it.
   TextStream Stream(bool skip_special) const;
 

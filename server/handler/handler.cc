@@ -123,6 +123,13 @@ template void RequestHandler::Start(const v1::GenerateRequest&, Ticket);
 
 template <typename Message>
 void RequestHandler::StartApart(const Message& message, Ticket ticket) {
+  if (ticket.memory != nullptr) {  // of the copy; once it is checked, of what is made of it
+    const absl::Status held = ticket.memory->Resize(ticket.memory->bytes() + message.SpaceUsedLong());
+    if (!held.ok()) {
+      CountUnadmitted(message, held);
+      return ticket.reply(held);
+    }
+  }
   ticket.apart = true;
   ticket.model = nullptr;  // it may be unloaded meanwhile
   const std::string principal = ticket.principal.name;

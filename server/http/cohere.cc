@@ -50,14 +50,15 @@ absl::Status CheckFields(const http::CohereRerank& body, const ModelConfig& conf
   return absl::OkStatus();
 }
 
-void WriteBody(const v1::PredictResponse& response, const ModelConfig& config, const http::CohereRerank& body,
-               const Texts& texts, JsonOut& json) {
+// The first `top` of the ranks; with their documents where `texts` has them.
+void WriteBody(const v1::PredictResponse& response, const ModelConfig& config, size_t top, const Texts& texts,
+               JsonOut& json) {
   std::vector<Rank> ranks = RanksOf(response, config, false);
-  if (body.has_top_n() && body.top_n() < ranks.size()) ranks.resize(body.top_n());
+  if (top < ranks.size()) ranks.resize(top);
   json.BeginObject().Key("id").String(response.request_id()).Key("results").BeginArray();
   for (const auto& [index, score] : ranks) {
     json.BeginObject().Key("index").Integer(index).Key("relevance_score").Number(score);
-    if (body.return_documents()) {
+    if (!texts.empty()) {
       json.Key("document").BeginObject().Key("text").String(texts[index]).EndObject();
     }
     const v1::EdgeReport& edges = response.predictions(index).edges();
@@ -92,18 +93,16 @@ HttpRefusal MakeRequest(const TeiCall& call, http::CohereRerank& body, ChosenMod
 }
 
 void Rerank(const TeiCall& call) {
-  auto body = std::make_shared<http::CohereRerank>();
-  if (!ReadTeiBody(call, *body)) return;
+  http::CohereRerank body;
+  if (!ReadTeiBody(call, body)) return;
   v1::PredictRequest request;
   ChosenModel chosen;
   auto texts = std::make_shared<Texts>();
-  const HttpRefusal refusal = MakeRequest(call, *body, chosen, *texts, request);
-  if (refusal.code != 0) return RefuseTei(call, refusal, body->model());
-  body->clear_query();
-  body->clear_documents();
+  const HttpRefusal refusal = MakeRequest(call, body, chosen, *texts, request);
+  if (refusal.code != 0) return RefuseTei(call, refusal, body.model());
   uint64_t kept = 0;
   for (const std::string& text : *texts) kept += 1 + text.size();
-  if (!body->return_documents()) {
+  if (!body.return_documents()) {
     texts->Clear();
     kept = 0;
   }
@@ -111,8 +110,9 @@ void Rerank(const TeiCall& call) {
   named.name_of = [](int64_t input) { return absl::StrCat("documents[", input, "]"); };
   StartTeiPredict(
       named, request,
-      [body, texts, model = chosen.loaded](const v1::PredictResponse& response, JsonOut& json) {
-        WriteBody(response, model->model->config(), *body, *texts, json);
+      [top = body.has_top_n() ? body.top_n() : SIZE_MAX, texts, model = chosen.loaded](
+          const v1::PredictResponse& response, JsonOut& json) {
+        WriteBody(response, model->model->config(), top, *texts, json);
       },
       HttpCodeOf, kept);
 }

@@ -18,7 +18,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "embeddings in base64 are little-endian");
 
-absl::StatusOr<v1::PredictRequest> ParseEmbeddings(const http::OpenAiEmbeddings& body, const Repository& repository) {
+// Takes the inputs out of the body.
+absl::StatusOr<v1::PredictRequest> ParseEmbeddings(http::OpenAiEmbeddings& body, const Repository& repository) {
   const std::string& format = body.encoding_format();
   REFUSE_IF(!format.empty() && format != "float" && format != "base64", "encoding_format", "is ", Quoted(format),
             "; allowed are float and base64");
@@ -37,9 +38,11 @@ absl::StatusOr<v1::PredictRequest> ParseEmbeddings(const http::OpenAiEmbeddings&
   RETURN_IF_ERROR(CheckWritesNothing(body.edgewise()));
   RETURN_IF_ERROR(CheckTruncate(body.edgewise()));
   request.mutable_outputs()->set_dimensions(body.dimensions());
-  for (const std::string& text : body.input().texts()) request.add_inputs()->mutable_sequence()->set_text(text);
-  for (const v1::TokenIds& ids : body.input().ids()) {
-    *request.add_inputs()->mutable_sequence()->mutable_token_ids() = ids;
+  for (std::string& text : *body.mutable_input()->mutable_texts()) {
+    request.add_inputs()->mutable_sequence()->set_text(std::move(text));
+  }
+  for (v1::TokenIds& ids : *body.mutable_input()->mutable_ids()) {
+    request.add_inputs()->mutable_sequence()->mutable_token_ids()->Swap(&ids);
   }
   for (v1::Input& input : *request.mutable_inputs()) {
     input.mutable_sequence()->set_truncate(body.edgewise().truncate());

@@ -41,7 +41,7 @@ struct Choice final : TokenStream {
 
 // The scores of a prompt that is repeated.
 struct EchoedPrompt {
-  explicit EchoedPrompt(MemoryAccount& account) : memory(account) {}
+  explicit EchoedPrompt(MemoryAccount& account) : memory(account), sent_memory(account) {}
 
   std::string Text() const {
     if (!sent.empty()) return sent;
@@ -50,8 +50,9 @@ struct EchoedPrompt {
     return text;
   }
 
-  MemoryHold memory;  // of the request
-  std::string sent;   // empty: the prompt is token ids
+  MemoryHold memory;       // of the request
+  MemoryHold sent_memory;  // of `sent`, and of the message that the request is made of
+  std::string sent;        // empty: the prompt is token ids
   v1::PredictResponse response;
 };
 
@@ -138,13 +139,17 @@ class Generations final : public std::enable_shared_from_this<Generations> {
   }
 
  private:
-  void Score(const v1::GenerateRequest& request) {
+  void Score(v1::GenerateRequest& request) {
     EchoedPrompt& echo = echoes_.emplace_back(*exchange_->account);
+    const int index = static_cast<int>(echoes_.size()) - 1;
+    const absl::Status held = echo.sent_memory.Resize(request.ByteSizeLong());
+    if (!held.ok()) return OnEnd(index, held);
     echo.sent = request.prompt().text();
     v1::PredictRequest score;
     score.set_model(request.model());
     score.set_version(request.version());
-    *score.add_inputs()->mutable_sequence() = request.prompt();
+    v1::Sequence& prompt = *score.add_inputs()->mutable_sequence();
+    prompt.Swap(request.mutable_prompt());
     if (request.has_budget()) *score.mutable_budget() = request.budget();
     if (request.has_ensemble()) *score.mutable_ensemble() = request.ensemble();
     if (request.has_override()) *score.mutable_override() = request.override();
@@ -156,9 +161,9 @@ class Generations final : public std::enable_shared_from_this<Generations> {
     Ticket ticket = TicketOf(*exchange_, Rpc::kPredict, echo.memory);
     ticket.response = &echo.response;
     ticket.line = line_;
-    ticket.reply = [self = shared_from_this(), prompt = static_cast<int>(echoes_.size()) -
-                                                        1](const absl::Status& status) { self->OnEnd(prompt, status); };
+    ticket.reply = [self = shared_from_this(), index](const absl::Status& status) { self->OnEnd(index, status); };
     parts_.handler.Start(score, std::move(ticket));
+    prompt.Swap(request.mutable_prompt());
   }
 
   // A request for this prompt has ended.

@@ -85,12 +85,13 @@ absl::Status CheckNeutral(const Message& message, const std::string& path, std::
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> TextOf(const http::Content& content, const std::string& field) {
+// Takes the text out of the content.
+absl::StatusOr<std::string> TakeText(http::Content& content, const std::string& field) {
   REFUSE_IF(content.ids_size() > 0, field, "has token ids; text is expected");
   if (content.parts_size() == 0) {
     REFUSE_IF(content.list() && content.texts_size() > 0, field,
               "is a list of strings; a string or a list of parts is expected");
-    return content.texts_size() > 0 ? content.texts(0) : std::string();
+    return content.texts_size() > 0 ? std::move(*content.mutable_texts(0)) : std::string();
   }
   std::string text;
   for (int i = 0; i < content.parts_size(); ++i) {
@@ -102,19 +103,20 @@ absl::StatusOr<std::string> TextOf(const http::Content& content, const std::stri
   return text;
 }
 
-absl::Status SetMessages(const http::OpenAiGeneration& body, v1::GenerateRequest& request) {
+// Takes the messages out of the body.
+absl::Status TakeMessages(http::OpenAiGeneration& body, v1::GenerateRequest& request) {
   REFUSE_IF(body.has_prompt(), "prompt", "is of /v1/completions; give messages");
   REFUSE_IF(body.messages().empty(), "messages", "is missing or empty");
   for (int i = 0; i < body.messages_size(); ++i) {
-    const http::OpenAiMessage& message = body.messages(i);
+    http::OpenAiMessage& message = *body.mutable_messages(i);
     const std::string path = absl::StrCat("messages[", i, "]");
     RETURN_IF_ERROR(CheckNeutral(message, path + "."));
-    ASSIGN_OR_RETURN(std::string text, TextOf(message.content(), path + ".content"));
+    ASSIGN_OR_RETURN(std::string text, TakeText(*message.mutable_content(), path + ".content"));
     v1::ChatMessage& ours = *request.add_messages();
     ours.set_role(message.role() == "developer" ? "system" : message.role());
     ours.set_content(std::move(text));
   }
-  std::string arguments = body.chat_template_kwargs().text();
+  std::string arguments = std::move(*body.mutable_chat_template_kwargs()->mutable_text());
   REFUSE_IF(!arguments.empty() && arguments[0] != '{', "chat_template_kwargs", "must be an object");
   const std::string& tools = body.tools().text();
   REFUSE_IF(!tools.empty() && tools[0] != '[', "tools", "must be a list");
@@ -123,7 +125,8 @@ absl::Status SetMessages(const http::OpenAiGeneration& body, v1::GenerateRequest
     arguments.pop_back();
     absl::StrAppend(&arguments, arguments.size() > 1 ? "," : "", "\"tools\":", tools, "}");
   }
-  request.set_template_arguments(arguments);
+  body.clear_tools();
+  request.set_template_arguments(std::move(arguments));
   return absl::OkStatus();
 }
 
@@ -223,7 +226,7 @@ absl::StatusOr<GenerationPlan> ParseGeneration(http::OpenAiGeneration& body, boo
     request.set_overflow(v1::HALVE);
   }
   if (chat) {
-    RETURN_IF_ERROR(SetMessages(body, request));
+    RETURN_IF_ERROR(TakeMessages(body, request));
   } else {
     ASSIGN_OR_RETURN(plan.prompts, TakePrompts(body));
     for (v1::Sequence& prompt : plan.prompts) prompt.set_truncate(truncate);

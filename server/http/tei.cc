@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/field_error.h"
 #include "model/config/config.h"
+#include "server/base/copies.h"
 #include "server/http/json_out.h"
 
 namespace edgewise::server {
@@ -139,16 +140,16 @@ std::string TeiLabel(const ModelConfig& config, int label) {
 
 void StartTeiPredict(const TeiCall& call, v1::PredictRequest& request,
                      std::function<void(const v1::PredictResponse&, JsonOut&)> write,
-                     int (*code_of)(const absl::Status&), uint64_t kept_bytes) {
+                     int (*code_of)(const absl::Status&), uint64_t kept_bytes, uint64_t label_bytes) {
   const std::shared_ptr<Exchange>& exchange = call.exchange;
   exchange->request.body = std::string();
   request.set_request_id(exchange->request.id.empty() ? NewId("tei-") : exchange->request.id);
   auto response = std::make_shared<v1::PredictResponse>();
   Ticket ticket = TicketOf(*exchange, Rpc::kPredict, exchange->memory);
   ticket.response = response.get();
-  ticket.reply = [exchange, response, write = std::move(write), code_of, kept_bytes,
+  ticket.reply = [exchange, response, write = std::move(write), code_of, more = kept_bytes + label_bytes,
                   name_of = call.name_of](absl::Status status) {
-    if (status.ok()) status = exchange->ExpectJson(response->ByteSizeLong() + kept_bytes);
+    if (status.ok()) status = exchange->ExpectJson(response->ByteSizeLong() + more);
     if (!status.ok()) {
       status = Renamed(status, [&](const std::string& field) { return NameHere(field, name_of); });
       return exchange->Refuse(HttpRefusal{code_of(status), status});
@@ -174,14 +175,8 @@ HttpRefusal CheckCount(const TeiCall& call, int count, const char* field) {
   return {413, FieldError(field, absl::StrCat("has ", found, " entries; the server takes at most ", most))};
 }
 
-absl::Status HoldCopies(const TeiCall& call, uint64_t bytes, uint64_t more) {
-  const uint64_t most = call.parts.message_limit();
-  if (bytes > most) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the inputs take ", bytes, " bytes, what they share counted in each", "; the server takes at most ", most));
-  }
-  MemoryHold& memory = call.exchange->body_memory;
-  return memory.Resize(memory.bytes() + bytes + more);
+absl::Status CheckWanted(const TeiCall& call) {
+  return call.parts.handler.CheckWanted(call.exchange->cancelled.get_token(), call.exchange->deadline);
 }
 
 HttpRefusal AddPairs(const TeiCall& call, const std::string& query, const Texts& texts, const char* field,
@@ -193,9 +188,10 @@ HttpRefusal AddPairs(const TeiCall& call, const std::string& query, const Texts&
   const auto count = static_cast<uint64_t>(texts.size());
   uint64_t bytes = count * query.size();
   for (const std::string& text : texts) bytes += text.size();
-  const absl::Status status = HoldCopies(call, bytes, count * kBytesOfPair);
-  if (!status.ok()) return {HttpCodeOf(status), status};
+  absl::Status status = HoldCopies(bytes, count * kBytesOfPair, call.parts.message_limit(), call.exchange->body_memory);
   for (const std::string& text : texts) {
+    if (status.ok()) status = CheckWanted(call);
+    if (!status.ok()) return {HttpCodeOf(status), status};
     v1::Input& input = *request.add_inputs();
     input.mutable_sequence()->set_text(query);
     input.mutable_sequence()->set_truncate(truncate);

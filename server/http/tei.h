@@ -68,18 +68,19 @@ bool ReadTeiBody(const TeiCall& call, Body& body);
 void RefuseTei(const TeiCall& call, const HttpRefusal& refusal, const std::string& model);
 
 // Computes `request`, and answers with what `write` makes of the response. `code_of`: of errors. `kept_bytes`:
-// of the body's texts that `write` puts into the answer; the body stays counted until then.
+// of the body's texts that `write` puts into the answer; the body stays counted until then. `label_bytes`: of the
+// model's texts there.
 void StartTeiPredict(const TeiCall& call, v1::PredictRequest& request,
                      std::function<void(const v1::PredictResponse&, JsonOut&)> write,
-                     int (*code_of)(const absl::Status&) = TeiCodeOf, uint64_t kept_bytes = 0);
+                     int (*code_of)(const absl::Status&) = TeiCodeOf, uint64_t kept_bytes = 0,
+                     uint64_t label_bytes = 0);
 
 // Refuses the options that are for generations, and the cut of texts, which is a field of its own here.
 absl::Status CheckTei(const http::Options& options);
 // Refuses more inputs than a request may have: 413.
 HttpRefusal CheckCount(const TeiCall& call, int count, const char* field);
-// Counts inputs of `bytes`, before a text that they share is copied to each, and `more` beside them.
-// RESOURCE_EXHAUSTED: as a message over gRPC they would be too large, or there is no memory for them.
-absl::Status HoldCopies(const TeiCall& call, uint64_t bytes, uint64_t more);
+// Whether somebody still waits for the answer: OK, DEADLINE_EXCEEDED or CANCELLED. Asked between two inputs.
+absl::Status CheckWanted(const TeiCall& call);
 // Adds a pair of query and text for each of the texts. Refused: CheckCount; 422 without a query or a text; HoldCopies.
 HttpRefusal AddPairs(const TeiCall& call, const std::string& query, const Texts& texts, const char* field,
                      v1::Truncate truncate, v1::PredictRequest& request);

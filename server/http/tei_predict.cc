@@ -7,6 +7,7 @@
 #include "base/field_error.h"
 #include "base/status_macros.h"
 #include "model/config/config.h"
+#include "server/base/copies.h"
 #include "server/http/json_out.h"
 #include "server/http/tei.h"
 
@@ -15,6 +16,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr uint64_t kBytesOfScore = 8;  // a score in JSON takes four times as many, beside its label
 constexpr uint64_t kBytesOfList = 64;  // of a list in a parsed `inputs`, beside what its text is counted with
 
 absl::StatusOr<v1::Truncate> TruncateOf(bool truncate, const std::string& direction) {
@@ -36,8 +38,9 @@ template <typename Parameters>
 absl::Status SetTexts(const Parameters& parameters, const TeiCall& call, v1::PredictRequest& request) {
   ASSIGN_OR_RETURN(const v1::Truncate truncate, TruncateOf(parameters.truncate(), parameters.truncation_direction()));
   const uint64_t copies = parameters.prompt_name().size() * static_cast<uint64_t>(request.inputs_size());
-  RETURN_IF_ERROR(HoldCopies(call, copies, 0));
+  RETURN_IF_ERROR(HoldCopies(copies, 0, call.parts.message_limit(), call.exchange->body_memory));
   for (v1::Input& input : *request.mutable_inputs()) {
+    RETURN_IF_ERROR(CheckWanted(call));
     input.mutable_sequence()->set_truncate(truncate);
     if (parameters.has_prompt_name()) input.mutable_sequence()->set_prompt_name(parameters.prompt_name());
   }
@@ -229,6 +232,14 @@ void WriteScores(const v1::Prediction& prediction, const LoadedModel& model, boo
   json.EndArray();
 }
 
+// The bytes of the labels of `inputs` answers, each with its name, beside their scores.
+uint64_t LabelBytes(const LoadedModel& model, int inputs) {
+  const ModelConfig& config = model.model->config();
+  uint64_t bytes = 0;
+  for (int i = 0; i < config.num_labels; ++i) bytes += kBytesOfScore + TeiLabel(config, i).size();
+  return bytes * static_cast<uint64_t>(inputs);
+}
+
 // Asks for logits where raw scores are made of them.
 void AskForRaw(const LoadedModel& model, bool raw, v1::PredictRequest& request) {
   const bool as_they_are = kReranks.fits(model) && !model.model->config().sigmoid;
@@ -258,7 +269,8 @@ void Predict(const TeiCall& call) {
           WriteScores(prediction, *model, raw, json);
         }
         if (batch) json.EndArray();
-      });
+      },
+      TeiCodeOf, 0, LabelBytes(*chosen.loaded, request.inputs_size()));
 }
 
 void Rerank(const TeiCall& call) {

@@ -83,7 +83,7 @@ absl::Status WriteAllTokens(const TeiCall& call, http::TeiTokenize& body, const 
   ASSIGN_OR_RETURN(const std::string* const prompt, PromptOf(body, model.model->config()));
   const EncodeOptions options{.add_special_tokens = !body.has_add_special_tokens() || body.add_special_tokens()};
   const Ticket ticket = TicketOf(*call.exchange, Rpc::kPredict, call.exchange->memory);
-  RequestBounds bounds(ticket, [&] { return call.parts.handler.CheckWanted(ticket.stopping, ticket.deadline); });
+  RequestBounds bounds(ticket, [&] { return CheckWanted(call); });
   json.BeginArray();
   for (int i = 0; i < body.inputs().texts_size(); ++i) {
     std::string& text = *body.mutable_inputs()->mutable_texts(i);
@@ -113,16 +113,18 @@ absl::Status WriteTexts(const TeiCall& call, const http::TeiDecode& body, const 
   REFUSE_IF(body.ids().texts_size() > 0 || body.ids().parts_size() > 0, "ids", "must be token ids, or lists of them");
   REFUSE_IF(lists.empty(), "ids", "is missing or empty");
   MemoryHold& memory = call.exchange->memory;
+  const Ticket ticket = TicketOf(*call.exchange, Rpc::kPredict, memory);
+  RequestBounds bounds(ticket, [&] { return CheckWanted(call); });
+  const bool skip = !body.has_skip_special_tokens() || body.skip_special_tokens();
   json.BeginArray();
   for (const v1::TokenIds& list : lists) {
-    uint64_t bytes = 0;
-    for (const int32_t id : list.values()) {
-      const std::string* token = tokenizer.Token(id);
-      if (token != nullptr) bytes += token->size() + 1;
-    }
-    RETURN_IF_ERROR(memory.Resize(memory.bytes() + (1 + kJsonOfByte) * bytes));
-    const bool skip = !body.has_skip_special_tokens() || body.skip_special_tokens();
-    json.String(tokenizer.Decode({list.values().begin(), list.values().end()}, skip));
+    RETURN_IF_ERROR(bounds.Continue());
+    ReservedBytes copy(bounds);
+    RETURN_IF_ERROR(copy.Resize(sizeof(int32_t) * static_cast<uint64_t>(list.values_size())));
+    ASSIGN_OR_RETURN(const std::string text,
+                     tokenizer.Decode({list.values().begin(), list.values().end()}, skip, bounds));
+    RETURN_IF_ERROR(bounds.Reserve((1 + kJsonOfByte) * text.size()));
+    json.String(text);
   }
   json.EndArray();
   return absl::OkStatus();

@@ -13,11 +13,11 @@
 namespace edgewise::server {
 
 // ReadInfer for the version that `message` names, which `infer.request` then has; with an empty one the latest. Errors:
-// those of `tensors`, Repository::Resolve and ReadInfer, with this protocol's names. `call` gets the name of the
-// model. Any thread.
+// those of `tensors`, Repository::Resolve and ReadInfer, with this protocol's names. `ticket`: who waits, and until
+// when; its call gets the name of the model. Any thread.
 absl::Status AdmitInfer(CallParts& parts, const inference::ModelInferRequest& message,
-                        const absl::StatusOr<std::vector<InputTensor>>& tensors, MemoryHold& memory, Call& call,
-                        InferCall& infer);
+                        const absl::StatusOr<std::vector<InputTensor>>& tensors, const Ticket& ticket,
+                        MemoryHold& memory, InferCall& infer);
 
 }  // namespace edgewise::server
 

@@ -26,8 +26,8 @@ constexpr uint64_t kBytesOfNumber = 8;   // of four, in a list that may have twi
 // The tensors of a call, by their names.
 class Reader {
  public:
-  Reader(std::span<const InputTensor> tensors, uint64_t most, MemoryHold& memory, InferCall& call)
-      : tensors_(tensors), most_(most), memory_(memory), call_(call) {}
+  Reader(std::span<const InputTensor> tensors, uint64_t most, const InferBounds& bounds, InferCall& call)
+      : tensors_(tensors), most_(most), bounds_(bounds), call_(call) {}
 
   // Sets the contents of one sequence of each input. `suffix`: "" or "_pair". Without a tensor for it nothing is set.
   absl::Status ReadSequences(const std::string& suffix) {
@@ -46,7 +46,10 @@ class Reader {
     if (!image) return absl::OkStatus();
     ASSIGN_OR_RETURN(const std::vector<std::string_view> files, ReadBytes(*image, most_));
     RETURN_IF_ERROR(Expect("image", files.size(), image->raw ? image->raw->size() : SizeOf(files)));
-    for (size_t i = 0; i < files.size(); ++i) Sequence(i, "").set_image(std::string(files[i]));
+    for (size_t i = 0; i < files.size(); ++i) {
+      RETURN_IF_ERROR(bounds_.wanted());
+      Sequence(i, "").set_image(std::string(files[i]));
+    }
     return absl::OkStatus();
   }
 
@@ -69,7 +72,8 @@ class Reader {
     REFUSE_IF(n > most_, name + ".shape", "has ", n, " inputs; the server takes at most ", most_);
     const auto before = static_cast<uint64_t>(call_.request.inputs_size());
     REFUSE_IF(before > 0 && n != before, name + ".shape", "has ", n, " inputs; the tensor before it has ", before);
-    RETURN_IF_ERROR(memory_.Resize(memory_.bytes() + bytes + (before > 0 ? 0 : n * kBytesOfInput)));
+    MemoryHold& memory = bounds_.memory;
+    RETURN_IF_ERROR(memory.Resize(memory.bytes() + bytes + (before > 0 ? 0 : n * kBytesOfInput)));
     while (static_cast<uint64_t>(call_.request.inputs_size()) < n) call_.request.add_inputs();
     return absl::OkStatus();
   }
@@ -84,6 +88,7 @@ class Reader {
     ASSIGN_OR_RETURN(const std::vector<std::string_view> texts, ReadBytes(tensor, most_));
     RETURN_IF_ERROR(Expect(name, texts.size(), SizeOf(texts)));
     for (size_t i = 0; i < texts.size(); ++i) {
+      RETURN_IF_ERROR(bounds_.wanted());
       const size_t invalid = FirstInvalidByte(texts[i]);
       REFUSE_IF(invalid < texts[i].size(), absl::StrCat(name, "[", i, "]"), "is no UTF-8, at byte ", invalid);
       Sequence(i, suffix).set_text(std::string(texts[i]));
@@ -105,6 +110,7 @@ class Reader {
     std::vector<uint64_t>& begins = suffix.empty() ? call_.begins : call_.pair_begins;
     if (suffix.empty()) call_.columns = ids.columns();
     for (uint64_t row = 0; row < ids.rows(); ++row) {
+      RETURN_IF_ERROR(bounds_.wanted());
       uint64_t begin = 0, end = ids.columns();
       if (mask) RETURN_IF_ERROR(FindOnes(*mask, row, absl::StrCat(mask_name, "[", row, "]"), begin, end));
       auto& values = *Sequence(row, suffix).mutable_token_ids()->mutable_values();
@@ -143,6 +149,7 @@ class Reader {
     RETURN_IF_ERROR(Expect("features", floats.n, kBytesOfNumber * floats.n * values));
     REFUSE_IF(values > INT32_MAX / sizeof(float), "features.shape", "has ", values, " numbers in an input");
     for (uint64_t i = 0; i < floats.n; ++i) {
+      RETURN_IF_ERROR(bounds_.wanted());
       v1::Features& features = *Sequence(i, "").mutable_features();
       features.set_rows(static_cast<uint32_t>(floats.rows));
       features.set_columns(static_cast<uint32_t>(floats.columns));
@@ -155,7 +162,7 @@ class Reader {
 
   const std::span<const InputTensor> tensors_;
   const uint64_t most_;
-  MemoryHold& memory_;
+  const InferBounds& bounds_;
   InferCall& call_;
 };
 
@@ -260,11 +267,13 @@ absl::Status InferCall::Named(const absl::Status& status) const {
 }
 
 absl::Status ReadInfer(const Model& model, const RequestLimits& limits, const ModelInferRequest& message,
-                       std::span<const InputTensor> tensors, MemoryHold& memory, InferCall& call) {
+                       std::span<const InputTensor> tensors, const InferBounds& bounds, InferCall& call) {
+  MemoryHold& memory = bounds.memory;
+  RETURN_IF_ERROR(memory.Resize(memory.bytes() + 2 * message.id().size()));
   call.request.set_request_id(message.id());
   call.id = message.id();
   RETURN_IF_ERROR(CheckInputs(tensors, model));
-  Reader reader(tensors, limits.max_inputs, memory, call);
+  Reader reader(tensors, limits.max_inputs, bounds, call);
   RETURN_IF_ERROR(reader.ReadSequences(""));
   RETURN_IF_ERROR(reader.ReadSequences("_pair"));
   RETURN_IF_ERROR(reader.ReadRows());
@@ -277,7 +286,7 @@ absl::Status ReadInfer(const Model& model, const RequestLimits& limits, const Mo
             "has the first of a pair alone; the second is ", TensorsOfSequence(model, "_pair"));
   RETURN_IF_ERROR(ReadOutputs(message, model, call));
   for (const auto& [key, parameter] : message.parameters()) {
-    RETURN_IF_ERROR(SetInferParameter(key, parameter, memory, call));
+    RETURN_IF_ERROR(SetInferParameter(key, parameter, bounds, call));
   }
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 #define EDGEWISE_SERVER_OIP_INFER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,11 +37,18 @@ struct InferCall {
   }
 };
 
+// Limits of reading a call.
+struct InferBounds {
+  MemoryHold& memory;                   // grows by what is made, before it is made
+  uint64_t message_limit = UINT64_MAX;  // bytes of inputs, with copies of what they share
+  std::function<absl::Status()> wanted = [] { return absl::OkStatus(); };  // whether somebody waits for the answer
+};
+
 // Makes `call.request` out of `message`, whose inputs are `tensors`, for this model; its name and version are not
-// looked at. `memory` grows by what that takes, before it is taken. INVALID_ARGUMENT with the field that is wrong, by
-// our name or this protocol's; RESOURCE_EXHAUSTED.
+// looked at. INVALID_ARGUMENT with the field that is wrong, by our name or this protocol's; RESOURCE_EXHAUSTED;
+// between two inputs the error of `bounds.wanted`.
 absl::Status ReadInfer(const Model& model, const RequestLimits& limits, const inference::ModelInferRequest& message,
-                       std::span<const InputTensor> tensors, MemoryHold& memory, InferCall& call);
+                       std::span<const InputTensor> tensors, const InferBounds& bounds, InferCall& call);
 
 // The answer: each output of `call` in raw_output_contents. Outputs of tokens stand at the columns of input_ids, and
 // are as long as these or as the longest input; label_id is -1 and all else 0 or empty where a shorter one has no
@@ -50,8 +58,8 @@ absl::Status WriteInfer(const InferCall& call, const v1::PredictResponse& respon
 
 // Sets the field of `request`, or of `call`, that a parameter of a call is for. INVALID_ARGUMENT: there is none of this
 // name, or another value is needed.
-absl::Status SetInferParameter(const std::string& key, const inference::InferParameter& parameter, MemoryHold& memory,
-                               InferCall& call);
+absl::Status SetInferParameter(const std::string& key, const inference::InferParameter& parameter,
+                               const InferBounds& bounds, InferCall& call);
 // The parameter that sets a field of a request; empty: none does.
 std::string ParameterOf(const std::string& field);
 

@@ -109,7 +109,7 @@ class DataReader final : public nlohmann::json_sax<json> {
 
 absl::Status ReadData(const http::OipInput& input, const std::string& field, MemoryHold& memory,
                       inference::ModelInferRequest::InferInputTensor& tensor) {
-  const FieldDescriptor* contents = ContentsOf(input.datatype());
+  const FieldDescriptor* contents = ContentsOf(tensor.datatype());
   if (contents == nullptr) return absl::OkStatus();  // no model takes it
   const std::string& text = input.data().text();
   REFUSE_IF(text.empty() || text[0] != '[', field + ".data", "must be a list");
@@ -184,7 +184,7 @@ absl::Status ReadInput(http::OipInput& input, const std::string& field, MemoryHo
                        inference::ModelInferRequest::InferInputTensor& tensor, InputTensor& read) {
   read.head = &tensor;
   tensor.set_name(std::move(*input.mutable_name()));
-  tensor.set_datatype(input.datatype());
+  tensor.set_datatype(std::move(*input.mutable_datatype()));
   tensor.mutable_shape()->Swap(input.mutable_shape());
   RETURN_IF_ERROR(ReadParameters(input.parameters(), field + ".parameters", memory, *tensor.mutable_parameters()));
   const auto size = tensor.parameters().find("binary_data_size");

@@ -8,6 +8,7 @@
 #include "base/did_you_mean.h"
 #include "base/field_error.h"
 #include "base/status_macros.h"
+#include "server/base/copies.h"
 #include "server/http/json_in.h"
 #include "server/http/json_scalar.h"
 #include "server/oip/infer.h"
@@ -65,10 +66,14 @@ absl::Status Set(const std::string& field, const InferParameter& parameter, cons
   return absl::OkStatus();
 }
 
-absl::Status SetOfTexts(const std::string& name, const InferParameter& parameter, v1::PredictRequest& request) {
+absl::Status SetOfTexts(const std::string& name, const InferParameter& parameter, const InferBounds& bounds,
+                        v1::PredictRequest& request) {
   v1::Sequence sequence;
   RETURN_IF_ERROR(Set("parameters." + name, parameter, *v1::Sequence::descriptor()->FindFieldByName(name), sequence));
+  const uint64_t copies = parameter.string_param().size() * static_cast<uint64_t>(request.inputs_size());
+  RETURN_IF_ERROR(HoldCopies(copies, 0, bounds.message_limit, bounds.memory));
   for (v1::Input& input : *request.mutable_inputs()) {
+    RETURN_IF_ERROR(bounds.wanted());
     input.mutable_sequence()->MergeFrom(sequence);
     if (input.has_second()) input.mutable_second()->set_truncate(input.sequence().truncate());
   }
@@ -95,12 +100,14 @@ absl::Status Unknown(const std::string& key) {
 
 }  // namespace
 
-absl::Status SetInferParameter(const std::string& key, const InferParameter& parameter, MemoryHold& memory,
+absl::Status SetInferParameter(const std::string& key, const InferParameter& parameter, const InferBounds& bounds,
                                InferCall& call) {
+  MemoryHold& memory = bounds.memory;
   if (absl::StartsWith(key, "triton_") || key == "binary_data_output") return absl::OkStatus();  // of the client
   if (key == "timeout") return SetTimeout(parameter, call);
+  RETURN_IF_ERROR(memory.Resize(memory.bytes() + parameter.string_param().size()));
   for (const char* name : kOfTexts) {
-    if (key == name) return SetOfTexts(key, parameter, call.request);
+    if (key == name) return SetOfTexts(key, parameter, bounds, call.request);
   }
   for (const auto& [name, path] : kParameters) {
     if (key != name) continue;

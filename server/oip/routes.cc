@@ -76,7 +76,7 @@ struct Inference {
   v1::PredictResponse response;
 };
 
-absl::Status Read(CallParts& parts, Exchange& exchange, Inference& inference) {
+absl::Status Read(CallParts& parts, Exchange& exchange, const Ticket& ticket, Inference& inference) {
   const HttpRequest& request = exchange.request;
   inference::ModelInferRequest& message = inference.body.message;
   absl::Status status = ReadInferBody(request.body, request.json_length, exchange.body_memory, inference.body);
@@ -93,16 +93,16 @@ absl::Status Read(CallParts& parts, Exchange& exchange, Inference& inference) {
     parts.handler.Name(exchange.call, message.model_name());
     return status;
   }
-  status = AdmitInfer(parts, message, inference.body.tensors, exchange.body_memory, exchange.call, inference.call);
+  status = AdmitInfer(parts, message, inference.body.tensors, ticket, exchange.body_memory, inference.call);
   if (message.id().empty()) inference.call.request.set_request_id(request.id);
   return status;
 }
 
 void Infer(CallParts& parts, const ExchangePtr& exchange) {
   auto inference = std::make_shared<Inference>();
-  const absl::Status status = Read(parts, *exchange, *inference);
-  if (!status.ok()) return exchange->Refuse(status);
   Ticket ticket = TicketOf(*exchange, Rpc::kPredict, exchange->memory);
+  const absl::Status status = Read(parts, *exchange, ticket, *inference);
+  if (!status.ok()) return exchange->Refuse(status);
   ticket.deadline = inference->call.DeadlineOf(exchange->call.arrival, exchange->deadline);
   ticket.response = &inference->response;
   ticket.reply = [exchange, inference, most = parts.options.limits.max_response_bytes](absl::Status end) {

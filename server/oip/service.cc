@@ -21,9 +21,9 @@ class InferReactor final : public UnaryReactor {
   void Serve() override {
     ParsedMessage<inference::ModelInferRequest> message;
     if (!Take(*message)) return;
-    const absl::Status status = AdmitInfer(context_, *message, TensorsOf(*message), message_memory_, record(), infer_);
-    if (!status.ok()) return End(status);
     Ticket ticket = NewTicket();
+    const absl::Status status = AdmitInfer(context_, *message, TensorsOf(*message), ticket, message_memory_, infer_);
+    if (!status.ok()) return End(status);
     ticket.deadline = infer_.DeadlineOf(context_.options.clock(), ticket.deadline);
     ticket.response = response_.get();
     ticket.reply = [this](const absl::Status& end) { Reply(end); };

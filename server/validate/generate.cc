@@ -29,6 +29,8 @@ absl::StatusOr<ModelSequence> ParseMessages(const v1::GenerateRequest& message, 
   REFUSE_IF(message.has_prompt(), "messages", "cannot go with a prompt: give one of them");
   REFUSE_IF(message.messages_size() > kMaxMessages, "messages", "has ", message.messages_size(),
             " entries; allowed are at most ", kMaxMessages);
+  ReservedBytes copies(bounds);
+  RETURN_IF_ERROR(copies.Resize(message.ByteSizeLong()));
   std::vector<chat::Message> messages;
   for (const v1::ChatMessage& one : message.messages()) {
     const bool known = std::find(std::begin(kRoles), std::end(kRoles), one.role()) != std::end(kRoles);

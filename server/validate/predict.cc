@@ -67,10 +67,12 @@ absl::StatusOr<std::vector<ModelSequence>> ParseWindows(std::vector<int32_t> tok
                                                         const std::string& field, WorkBounds& bounds) {
   // A small stride makes every token one of many windows.
   const auto context = static_cast<uint64_t>(model.config().max_position_embeddings);
-  const uint64_t positions = tokens.size() / std::max<uint64_t>(1, stride > 0 ? stride : context / 2) * context;
-  for (uint64_t done = 0; done < std::min(positions, kMaxScoredPositions); done += kWorkPiece) {
-    RETURN_IF_ERROR(bounds.Continue());
-  }
+  const uint64_t step = std::max<uint64_t>(1, stride > 0 ? stride : context / 2);
+  const uint64_t positions = tokens.size() > context ? tokens.size() / step * context : 0;
+  const uint64_t most = std::min(positions, kMaxScoredPositions);
+  for (uint64_t done = 0; done < most; done += kWorkPiece) RETURN_IF_ERROR(bounds.Continue());
+  ReservedBytes held(bounds);
+  RETURN_IF_ERROR(held.Resize(2 * sizeof(int32_t) * most));  // ids and positions
   absl::StatusOr<std::vector<ModelSequence>> windows = model.PrepareWindows(std::move(tokens), truncate, stride, from);
   if (windows.ok()) return windows;
   return Within(FieldOf(windows.status()) == "stride" ? "outputs" : field, windows.status());

@@ -110,7 +110,7 @@ absl::Status CheckInfer(const std::string& bytes, const Model& model, server::Re
   server::MemoryLedger ledger(uint64_t{64} << 20);
   server::MemoryHold memory(ledger);
   server::InferCall call;
-  absl::Status status = server::ReadInfer(model, Limits(), message, *tensors, memory, call);
+  absl::Status status = server::ReadInfer(model, Limits(), message, *tensors, {memory}, call);
   Require(call.request.SpaceUsedLong() <= memory.bytes() + kObjectBytes, "a call takes no more than was counted");
   if (status.ok()) {
     absl::StatusOr<server::Work> work =

@@ -261,6 +261,28 @@ TEST_F(ApartTest, ImagesKeepNoCallerAndCountAsInFlight) {
   EXPECT_EQ(Requests("INVALID_ARGUMENT"), 2.0);
 }
 
+TEST_F(ApartTest, TheCopyOfAMessageThatWaitsIsCounted) {
+  if (PreparationThreads::UsualOfOne() > 1) GTEST_SKIP() << "a thread is free";
+  constexpr uint64_t kBytes = 10'000;
+  Held busy;
+  KeepBusy(busy);
+  End end, refused;
+  MemoryLedger little(kBytes);
+  MemoryHold memory(memory_), none(little);
+  Ticket ticket = RequestTo(end), of_refused = RequestTo(refused);
+  ticket.memory = &memory;
+  of_refused.memory = &none;
+  handler_.Start(Message(std::string(kBytes, 'x')), std::move(ticket));
+  EXPECT_GE(memory_.used(), kBytes);
+  handler_.Start(Message(std::string(kBytes, 'x')), std::move(of_refused));
+  EXPECT_EQ(refused.Wait(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Requests("RESOURCE_EXHAUSTED"), 1.0);
+  EXPECT_TRUE(busy.Ends());
+  EXPECT_EQ(end.Wait(), absl::StatusCode::kInvalidArgument);
+  handler_.preparations().Stop();
+  EXPECT_EQ(handler_.in_flight(), 0);
+}
+
 TEST_F(ApartTest, WhatNobodyWaitsForIsNotPrepared) {
   End late, cancelled;
   std::stop_source stop;

@@ -60,7 +60,7 @@ class InferTest : public ::testing::Test {
     MemoryHold memory;
     const auto tensors = TensorsOf(message);
     if (!tensors.ok()) return tensors.status();
-    return call_.Named(ReadInfer(model, limits_, message, *tensors, memory, call_));
+    return call_.Named(ReadInfer(model, limits_, message, *tensors, {memory}, call_));
   }
   absl::Status Read(const ModelInferRequest& message) { return Read(message, *model_); }
   std::string Error(const ModelInferRequest& message, const Model& model) {
@@ -95,6 +95,38 @@ TEST_F(InferTest, IdsAreTheSameRawOrTypedOrOf32Bits) {
     ASSERT_EQ(call_.request.inputs_size(), 2);
     EXPECT_THAT(IdsOf(0), ElementsAre(1, 2, 3));
     EXPECT_THAT(IdsOf(1), ElementsAre(4, 5, 6));
+  }
+}
+
+// A parameter of all texts is a part of each input.
+TEST_F(InferTest, CopiesOfAParameterAreCountedBeforeTheyAreMade) {
+  constexpr int kInputs = 500;
+  constexpr size_t kName = 10'000;
+  ModelInferRequest message = Ids({kInputs, 1}, std::vector<int64_t>(kInputs, 1));
+  message.set_id(std::string(kName, 'i'));
+  (*message.mutable_parameters())["prompt_name"].set_string_param(std::string(kName, 'p'));
+  (*message.mutable_parameters())["profile"].set_string_param(std::string(kName, 'f'));
+  const std::vector<InputTensor> tensors = *TensorsOf(message);
+  const auto read = [&](uint64_t ledger_limit, uint64_t message_limit, int inputs) {
+    MemoryLedger ledger(ledger_limit);
+    MemoryHold memory(ledger);
+    const auto wanted = [&inputs] { return inputs-- > 0 ? absl::OkStatus() : absl::DeadlineExceededError("late"); };
+    call_ = {};
+    const absl::Status status = ReadInfer(*model_, limits_, message, tensors, {memory, message_limit, wanted}, call_);
+    EXPECT_LE(call_.request.SpaceUsedLong() + call_.id.size(), memory.bytes() + 1024);
+    return status;
+  };
+  constexpr uint64_t kCopies = kInputs * kName;
+  EXPECT_TRUE(read(10 * kCopies, kCopies, 2 * kInputs).ok());
+  EXPECT_EQ(call_.request.inputs(kInputs - 1).sequence().prompt_name().size(), kName);
+  const absl::Status long_message = read(10 * kCopies, kCopies - 1, 2 * kInputs);
+  EXPECT_EQ(long_message.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(long_message.message()), StartsWith("the inputs take 5000000 bytes"));
+  EXPECT_LT(call_.request.SpaceUsedLong(), kCopies / 5);
+  EXPECT_EQ(read(kCopies, kCopies, 2 * kInputs).code(), absl::StatusCode::kResourceExhausted) << "the ledger";
+  EXPECT_LT(call_.request.SpaceUsedLong(), kCopies / 5);
+  for (const int inputs : {0, kInputs / 2, kInputs, 2 * kInputs - 1}) {
+    EXPECT_EQ(read(10 * kCopies, kCopies, inputs).code(), absl::StatusCode::kDeadlineExceeded) << inputs;
   }
 }
 

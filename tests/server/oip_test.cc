@@ -101,6 +101,28 @@ class OpenInferenceTest : public ::testing::Test {
   HttpServerFixture http_;
 };
 
+// 1,024 inputs of a message of 2 MB would be 2 GB.
+TEST_F(OpenInferenceTest, APromptNameIsCountedInEveryInput) {
+  constexpr int kInputs = 1024;
+  const std::string name(size_t{2} << 20, 'p');
+  inference::ModelInferRequest message = SmallInfer();
+  message.mutable_inputs(0)->set_shape(0, kInputs);
+  message.mutable_inputs(0)->set_shape(1, 1);
+  message.set_raw_input_contents(0, IdsOf(std::vector<int64_t>(kInputs, 1)));
+  (*message.mutable_parameters())["prompt_name"].set_string_param(name);
+  inference::ModelInferResponse response;
+  const grpc::Status status = Call("ModelInfer", message, response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), StartsWith("the inputs take 2147483648 bytes"));
+  json body = SmallBody();
+  body["inputs"][0]["shape"] = {kInputs, 1};
+  body["inputs"][0]["data"] = std::vector<int>(kInputs, 1);
+  body["parameters"] = {{"prompt_name", name}};
+  const HttpReply reply = http_.Post(kInfer, body);
+  EXPECT_EQ(reply.code, 413) << reply.body;
+  EXPECT_THAT(reply.body, HasSubstr("the inputs take 2147483648 bytes"));
+}
+
 TEST_F(OpenInferenceTest, NumbersAreThoseOfPredictOverEveryFront) {
   v1::PredictRequest request = SmallRequest();
   request.mutable_ensemble()->set_samples(3);

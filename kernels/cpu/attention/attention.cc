@@ -14,7 +14,7 @@ constexpr int64_t kProductsPerNanosecond = 64;   // of memberships, of one threa
 constexpr size_t kKeptBytes = size_t{64} << 20;  // of each memory, between calls
 
 // An empty plan with the memory of an older one.
-CompactPlan& NextPlan(Call& call) {
+CompactPlan& NextPlan(int64_t most_pairs, Call& call) {
   if (call.used_plans == call.plans.size()) call.plans.push_back(std::make_unique<CompactPlan>());
   CompactPlan& plan = *call.plans[call.used_plans++];
   plan.causal = plan.shared = false;
@@ -22,16 +22,17 @@ CompactPlan& NextPlan(Call& call) {
   plan.given = nullptr;
   plan.groups.clear();
   plan.items.assign(1, 0);
+  plan.most_pairs = most_pairs;
   return plan;
 }
 
-// Heads of one problem come one after the other.
-void SetPattern(const AttentionProblem& problem, bool runs, Call& call, HeadPlan& head) {
+// Heads of one problem come one after the other. `most_pairs`: of a plan's groups.
+void SetPattern(const AttentionProblem& problem, bool runs, int64_t most_pairs, Call& call, HeadPlan& head) {
   head.drawn = std::get_if<DrawnRows>(&problem.pattern);
   if (head.drawn != nullptr) return;
   const auto* given = std::get_if<ExplicitEdges>(&problem.pattern);
   if (given == nullptr) {
-    if (head.index == 0) PlanProblem(problem, head.operands.depth, runs, NextPlan(call));
+    if (head.index == 0) PlanProblem(problem, head.operands.depth, runs, NextPlan(most_pairs, call));
     head.plan = call.plans[call.used_plans - 1].get();
     return;
   }
@@ -42,7 +43,7 @@ void SetPattern(const AttentionProblem& problem, bool runs, Call& call, HeadPlan
     head.given = &edges;
     return;
   }
-  PlanGiven(problem, edges, runs, NextPlan(call));
+  PlanGiven(problem, edges, runs, NextPlan(most_pairs, call));
   head.plan = call.plans[call.used_plans - 1].get();
 }
 
@@ -61,8 +62,14 @@ void SetBias(const AttentionInputs& inputs, const AttentionProblem& problem, Hea
   }
 }
 
+// `share`: of the pairs of all problems, how many a group of rows may have.
 void StartCall(const CpuKernels& kernels, const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
-               Matrix out, Call& call) {
+               Matrix out, double share, Call& call) {
+  double pairs = 0.0;
+  for (const AttentionProblem& problem : problems) {
+    pairs += static_cast<double>(problem.tokens - problem.first_query) * problem.tokens * inputs.num_heads;
+  }
+  const int64_t most_pairs = share < 1.0 ? static_cast<int64_t>(share * pairs) : INT64_MAX;
   call.used_plans = 0;
   call.heads.clear();
   call.block_head.clear();
@@ -81,7 +88,7 @@ void StartCall(const CpuKernels& kernels, const AttentionInputs& inputs, std::sp
       head.first_query = problem.first_query;
       head.operands.depth = (std::max(inputs.head_dim, inputs.value_dim) + 15) / 16 * 16;
       head.block_rows = BlockRows(head.n, head.operands.depth, kNearEdges);
-      SetPattern(problem, inputs.runs_as_windows, call, head);
+      SetPattern(problem, inputs.runs_as_windows, most_pairs, call, head);
       SetBias(inputs, problem, head);
       head.capped = problem.cap >= 0 && head.drawn != nullptr;
       head.first_block = static_cast<int64_t>(call.block_head.size());
@@ -177,18 +184,31 @@ CpuAttention::CpuAttention(const CpuKernels& kernels, ThreadPool& pool, Attentio
                            std::span<EdgeCap> caps, Matrix out)
     : kernels_(kernels), pool_(pool), scratch_(scratch), inputs_(inputs), problems_(problems), caps_(caps), out_(out) {
   if (scratch_.workers.empty()) scratch_.workers = std::vector<Worker>(static_cast<size_t>(pool.num_threads()));
-  Begin(true);
 }
 
 void CpuAttention::Begin(bool optimistic) {
   for (EdgeCap& cap : caps_) cap.capped = false;
   Call& call = scratch_.call;
-  cpu_attention::StartCall(kernels_, inputs_, problems_, out_, call);
-  cpu_attention::PrepareHeads(pool_, scratch_.heads, scratch_.events, call);
+  const double share = share_ < 1.0 ? share_ / pool_.num_threads() : 1.0;
+  cpu_attention::StartCall(kernels_, inputs_, problems_, out_, share, call);
+  chunks_ = cpu_attention::LayOutHeads(pool_, scratch_.heads, scratch_.events, call);
+  filled_ = 0;
+  prepared_ = false;
+  optimistic_ = optimistic;
+}
+
+// Fills some chunks. Behind the last one the blocks are ready to be computed.
+void CpuAttention::Prepare(int64_t count) {
+  Call& call = scratch_.call;
+  count = std::min(count, chunks_ - filled_);
+  cpu_attention::FillChunks(pool_, call, filled_, count);
+  filled_ += count;
+  if (filled_ < chunks_) return;
   cpu_attention::PrepareWorkers(call, scratch_.workers);
-  scratch_.search.Start(pool_, caps_, optimistic, call);
-  probable_.Start(pool_, caps_, optimistic, call);
+  scratch_.search.Start(pool_, caps_, optimistic_, call);
+  probable_.Start(pool_, caps_, optimistic_, call);
   left_ = static_cast<int64_t>(call.block_head.size());
+  prepared_ = true;
   attended_ = false;
   counted_ = 0;
 }
@@ -198,6 +218,12 @@ bool CpuAttention::Next(double share) {
   const auto part = [&](int64_t blocks) {
     return std::clamp(static_cast<int64_t>(share * static_cast<double>(blocks)), int64_t{1}, blocks);
   };
+  if (share_ == 0.0) {
+    share_ = share;
+    Begin(true);
+  }
+  if (!prepared_) Prepare(part(std::max<int64_t>(1, chunks_)));
+  if (!prepared_) return false;
   while (!scratch_.search.done()) {
     scratch_.search.Next(pool_, scratch_.workers, part(scratch_.search.blocks()), call);
     if (share < 1.0) return false;

@@ -41,6 +41,7 @@ class CpuAttention {
 
  private:
   void Begin(bool optimistic);
+  void Prepare(int64_t count);
   void AttendBlocks(int64_t count);
   void CountParts(int64_t count);
 
@@ -52,9 +53,13 @@ class CpuAttention {
   const std::span<EdgeCap> caps_;
   const Matrix out_;
   cpu_attention::ProbableSearch probable_;
-  int64_t left_ = 0;       // blocks
-  bool attended_ = false;  // none is left, and caps are kept
-  int64_t counted_ = 0;    // of Call::expected
+  double share_ = 0.0;               // of the first part, which the blocks are made for; 0: there are none yet
+  bool optimistic_ = true;           // CapSearch::Start
+  int64_t filled_ = 0, chunks_ = 0;  // of the operands and tables; of these in all
+  bool prepared_ = false;            // all are filled
+  int64_t left_ = 0;                 // blocks
+  bool attended_ = false;            // none is left, and caps are kept
+  int64_t counted_ = 0;              // of Call::expected
 };
 
 }  // namespace edgewise

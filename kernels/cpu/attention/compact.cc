@@ -11,18 +11,20 @@
 namespace edgewise::cpu_attention {
 namespace {
 
-// Most rows that share the packing of a tile, where tiles are not prepared; a multiple of 12.
+// Most rows that share the packing of a tile, where tiles are not prepared; whole strips.
 constexpr int kGroupRows = 516;
 // Most rows of a group of causal pairs: groups differ in cost, and threads should end together.
 constexpr int kCausalRows = 348;
 
 // Rows first..end - 1 with their list, or with runs of the tokens begin..count - 1, in equal parts of at most
-// `most_rows`.
+// `most_rows`, and within plan.most_pairs.
 void AddGroup(int64_t first, int64_t end, const int32_t* keys, int64_t count, int most_rows, CompactPlan& plan,
               int64_t begin = 0) {
-  const int64_t parts = (end - first + most_rows - 1) / most_rows;
+  const int64_t strips = plan.most_pairs / std::max<int64_t>(1, count - begin) / kStripRows;
+  const int64_t most = std::clamp<int64_t>(strips * kStripRows, kStripRows, most_rows);
+  const int64_t parts = (end - first + most - 1) / most;
   if (parts == 0) return;
-  const int64_t part = ((end - first + parts - 1) / parts + 11) / 12 * 12;  // whole strips
+  const int64_t part = ((end - first + parts - 1) / parts + kStripRows - 1) / kStripRows * kStripRows;
   for (int64_t row = first; row < end; row += part) {
     const int64_t rows = std::min<int64_t>(part, end - row);
     plan.groups.push_back({static_cast<int32_t>(row), static_cast<int32_t>(rows), keys, count, begin});

@@ -298,6 +298,13 @@ void Measure(const CpuKernels& kernels, const AttentionInputs& inputs, HeadPlan&
   head.event_draw.split = head.event_split;
 }
 
+// The chunks of the longest head.
+int64_t ChunksOfHead(const Call& call) {
+  int64_t columns = 0;
+  for (const HeadPlan& head : call.heads) columns = std::max(columns, head.columns);
+  return (columns + kChunk - 1) / kChunk;
+}
+
 void SetOperands(const Call& call, HeadPlan& head) {
   const AttentionInputs& inputs = *call.inputs;
   AttendBlock& all = head.operands;
@@ -336,7 +343,7 @@ void SetOperands(const Call& call, HeadPlan& head) {
 
 }  // namespace
 
-void PrepareHeads(ThreadPool& pool, Memory& memory, Memory& event_memory, Call& call) {
+int64_t LayOutHeads(ThreadPool& pool, Memory& memory, Memory& event_memory, Call& call) {
   PlaceEventTables(call, event_memory);
   const auto heads = static_cast<int64_t>(call.heads.size());
   int64_t drawn = 0;  // keys
@@ -355,15 +362,21 @@ void PrepareHeads(ThreadPool& pool, Memory& memory, Memory& event_memory, Call& 
     for (HeadPlan& head : call.heads) PlaceArrays(head, place);
   });
   ShareArrays(call);
-  int64_t chunks = 0, cost = 0;  // of the longest head; of all
-  for (HeadPlan& head : call.heads) {
-    SetOperands(call, head);
-    const int64_t more = (head.columns + kChunk - 1) / kChunk;
-    chunks = std::max(chunks, more);
-    cost += more * (head.needs.cost() + (head.drawn != nullptr ? 1 : 0));
+  for (HeadPlan& head : call.heads) SetOperands(call, head);
+  return heads * ChunksOfHead(call);
+}
+
+void FillChunks(ThreadPool& pool, Call& call, int64_t first, int64_t count) {
+  const int64_t chunks = ChunksOfHead(call);
+  int64_t cost = 0;
+  for (int64_t i = first; i < first + count; ++i) {
+    const HeadPlan& head = call.heads[i / chunks];
+    if (i % chunks * kChunk < head.columns) cost += head.needs.cost() + (head.drawn != nullptr ? 1 : 0);
   }
-  pool.For(heads * chunks, cost * kChunkWork,
-           [&](int64_t i, int) { FillChunk(call, call.heads[i / chunks], i % chunks); });
+  pool.For(count, cost * kChunkWork, [&](int64_t item, int) {
+    const int64_t i = first + item;
+    FillChunk(call, call.heads[i / chunks], i % chunks);
+  });
 }
 
 }  // namespace edgewise::cpu_attention

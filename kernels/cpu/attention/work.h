@@ -34,6 +34,7 @@ struct KeyGroup {
     return std::max<int64_t>(tiles, 0) * (rows + 6) + 1;
   }
 };
+inline constexpr int kStripRows = 12;  // of a group, or a multiple; but the last group has the rest
 inline constexpr int64_t kCostNanoseconds = 130;
 inline constexpr int64_t kItemCost = 400;  // of an item of work: enough to wake a thread for
 
@@ -45,6 +46,7 @@ struct CompactPlan {
   int64_t given_first = 0;            // the query of row 0 of `given`
   std::vector<KeyGroup> groups;       // ascending
   std::vector<int32_t> items{0};      // [items + 1] into groups: an item of work repays the start of a thread
+  int64_t most_pairs = 0;             // of a group of more than kStripRows rows
   bool shared = false;                // groups read the same keys: operands are prepared once
 };
 
@@ -154,9 +156,11 @@ inline int ComputedRows(const HeadPlan& head, int64_t first, int64_t rows) {
   return static_cast<int>(std::clamp<int64_t>(head.first_query + head.problem->read_queries - first, 0, rows));
 }
 
-// prepare.cc: lays out the operands and draw tables of call.heads in `memory`, those of events in `event_memory`, and
-// fills them.
-void PrepareHeads(ThreadPool& pool, Memory& memory, Memory& event_memory, Call& call);
+// prepare.cc: lays out the operands and draw tables of call.heads in `memory`, those of events in `event_memory`.
+// Returns the number of chunks, which are to be filled before a block is computed.
+int64_t LayOutHeads(ThreadPool& pool, Memory& memory, Memory& event_memory, Call& call);
+// prepare.cc: fills `count` chunks from `first` on.
+void FillChunks(ThreadPool& pool, Call& call, int64_t first, int64_t count);
 
 // rows.cc: operands of `head` for queries first.. of one block; scaled queries and sums are the worker's.
 AttendBlock OperandsOf(const HeadPlan& head, int64_t first, int rows, Worker& worker);
@@ -165,8 +169,8 @@ BlockEdges DrawnEdges(const Call& call, const HeadPlan& head, int64_t row0, int 
 // rows.cc: one block of drawn or given edges. `capped`: those of a head under a cap.
 void AttendRows(Call& call, int64_t block, const BlockEdges& capped, Worker& worker);
 
-// compact.cc: the plan of a problem whose heads are alike (all pairs, grouped keys), into an empty one. `runs`:
-// AttentionInputs::runs_as_windows.
+// compact.cc: the plan of a problem whose heads are alike (all pairs, grouped keys), into an empty one with most_pairs.
+// `runs`: AttentionInputs::runs_as_windows.
 void PlanProblem(const AttentionProblem& problem, int depth, bool runs, CompactPlan& plan);
 // compact.cc: the plan of given edges of multiplicity 1: rows that are the beginnings of one list or, with `runs`, runs
 // of tokens.

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/model/counting_bounds.h"
 #include "tests/model/tokenizers/tokenizer_case.h"
 
 namespace edgewise::tests {
@@ -55,6 +56,35 @@ TEST(TextStreamTest, HandsOutWholeCharactersOfNamedBytes) {
             "a")
       << "as tokenizers: the whole run";
   EXPECT_THAT(Pushed(tokenizer->Stream(false), {byte("C3")}), ElementsAre("", "\uFFFD"));
+}
+
+// A decoder may make much of a token, and of a run of tokens that name bytes only at its end.
+TEST(DecodeTest, CountsItsTextWhileItGrowsAndAsksWhetherToGoOn) {
+  constexpr size_t kGrowth = 500, kTokens = 2000;
+  nlohmann::json file = TokenizerJson("llama2");
+  file["decoder"]["decoders"].push_back(
+      {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(kGrowth, 'x')}});
+  const auto tokenizer = MakeTokenizer(file);
+  for (const char* token : {"a", "<0x61>"}) {
+    SCOPED_TRACE(token);
+    const std::vector<int32_t> ids(kTokens, tokenizer->Id(token));
+    CountingBounds bounds;
+    const auto text = tokenizer->Decode(ids, true, bounds);
+    ASSERT_TRUE(text.ok()) << text.status();
+    EXPECT_EQ(text->size(), kTokens * kGrowth);
+    EXPECT_EQ(*text, tokenizer->Decode(ids, true));
+    EXPECT_GE(bounds.reserved_peak, text->size());
+    EXPECT_EQ(bounds.reserved, 0u);
+    CountingBounds few;
+    few.most = text->size() / 2;
+    EXPECT_EQ(tokenizer->Decode(ids, true, few).status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(few.reserved, 0u);
+  }
+  CountingBounds late;
+  late.ends_at = 10;
+  const std::vector<int32_t> ids(kTokens, tokenizer->Id("a"));
+  EXPECT_EQ(tokenizer->Decode(ids, true, late).status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(late.asks, 10u);
 }
 
 TEST(TextStreamTest, OnlyTheFirstSpaceIsTakenAway) {
