@@ -1,6 +1,7 @@
 #include "server/guard/listener.h"
 
 #include <arpa/inet.h>
+#include <linux/filter.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netdb.h>
@@ -16,6 +17,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -30,8 +32,9 @@ namespace {
 
 constexpr int kBacklog = 1024;
 constexpr size_t kDropBytes = size_t{1} << 24;
-constexpr int kPauseMilliseconds = 100;  // after running out of descriptors
-constexpr int kMeasuredAtOnce = 256;     // connections
+constexpr int kPauseMilliseconds = 100;                          // after running out of descriptors
+constexpr auto kLastHandshakes = std::chrono::milliseconds(10);  // some round trips
+constexpr int kMeasuredAtOnce = 256;                             // connections
 constexpr auto kShortWait = std::chrono::milliseconds(5);
 constexpr uint64_t kLittleUnread = 1024, kMuchUnread = 4096;  // bytes
 constexpr uint64_t kMostCounted = 16384;  // of a connection: one with a large message brings no more calls than others
@@ -95,6 +98,18 @@ std::pair<Address, uint16_t> ParsePeer(const std::string& peer) {
 
 }  // namespace
 
+void EndHandshakes(const std::vector<int>& listeners) {
+  // Drops every segment with the flag SYN, which is 2 in byte 13 of TCP's header. A client sends it again after a
+  // second, and is refused then.
+  sock_filter drop_syn[] = {BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 13), BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 2, 0, 1),
+                            BPF_STMT(BPF_RET | BPF_K, 0), BPF_STMT(BPF_RET | BPF_K, 0xFFFFFFFF)};
+  const sock_fprog program{static_cast<uint16_t>(std::size(drop_syn)), drop_syn};
+  for (const int listener : listeners) {
+    setsockopt(listener, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
+  }
+  if (!listeners.empty()) std::this_thread::sleep_for(kLastHandshakes);
+}
+
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& address, ConnectionLimits limits) {
   std::unique_ptr<Listener> listener(new Listener(limits));
   RETURN_IF_ERROR(listener->Listen(address));
@@ -143,6 +158,7 @@ void Listener::Start(std::unique_ptr<grpc::experimental::ExternalConnectionAccep
 }
 
 void Listener::Stop() {
+  EndHandshakes(listeners_);
   const uint64_t one = 1;
   if (thread_.joinable() && write(stop_, &one, sizeof one) == sizeof one) thread_.join();
   for (const int listener : std::exchange(listeners_, {})) close(listener);
@@ -158,7 +174,10 @@ void Listener::Run() {
     pollfd* const first = paused ? &events.back() : events.data();
     const nfds_t count = paused ? 1 : events.size();
     poll(first, count, paused ? kPauseMilliseconds : -1);
-    if (events.back().revents != 0) return;
+    if (events.back().revents != 0) {
+      for (const int listener : listeners_) Accept(listener);  // the kernel resets those that still wait
+      return;
+    }
     const bool was_paused = std::exchange(paused, false);
     for (const pollfd& event : events) {
       if (event.revents != 0 && !Accept(event.fd)) paused = true;

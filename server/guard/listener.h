@@ -30,6 +30,10 @@ struct ConnectionLimits {
   uint32_t per_peer = 1024;  // connections of one IP address
 };
 
+// To be called before ports are closed: no connection of theirs begins any more, and those that were about to begin
+// wait to be accepted. The kernel resets all that wait when a port closes. Takes 10 ms.
+void EndHandshakes(const std::vector<int>& listeners);
+
 // A connection over a limit is closed at once. While no file descriptor or memory is left, connections wait in the
 // kernel's queue.
 class Listener {
@@ -44,7 +48,7 @@ class Listener {
   int port() const { return port_; }
   // Accepts for `server` from now on, on a thread of its own. Call once, after the gRPC server has started.
   void Start(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server);
-  // Closes the ports. Connections stay.
+  // Accepts the connections that wait, and closes the ports. Connections stay.
   void Stop();
 
   // These may be called from any thread.
