@@ -37,6 +37,21 @@ absl::string_view ViewOf(const grpc_slice& slice) {
   return {reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice)};
 }
 
+// The first value of a property; null: it has none.
+const grpc_auth_property* FindProperty(const grpc_auth_context* connection, const char* name) {
+  grpc_auth_property_iterator values = grpc_auth_context_find_properties_by_name(connection, name);
+  return grpc_auth_property_iterator_next(&values);
+}
+
+// gRPC's TLS resumes a session whatever the time of the client's certificate.
+absl::Status CheckResumed(const grpc_auth_context* connection) {
+  const grpc_auth_property* resumed = FindProperty(connection, GRPC_SSL_SESSION_REUSED_PROPERTY);
+  if (resumed == nullptr || absl::string_view(resumed->value, resumed->value_length) != "true") return absl::OkStatus();
+  const grpc_auth_property* pem = FindProperty(connection, GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  if (pem == nullptr || !HasExpired({pem->value, pem->value_length})) return absl::OkStatus();
+  return absl::UnauthenticatedError("the client's certificate has expired since the TLS session began; connect anew");
+}
+
 // Credentials of gRPC's core with the gate.
 class GatedCredentials final : public grpc::ServerCredentials {
  public:
@@ -56,7 +71,7 @@ class GatedCredentials final : public grpc::ServerCredentials {
 
  private:
   // gRPC asks it for each call. `state`: the gate. The header stays with the call, for PrincipalOf.
-  static void Process(void* state, grpc_auth_context*, const grpc_metadata* metadata, size_t count,
+  static void Process(void* state, grpc_auth_context* connection, const grpc_metadata* metadata, size_t count,
                       grpc_process_auth_metadata_done_cb done, void* call) {
     const Gate& gate = *static_cast<const Gate*>(state);
     gate.counts.come.fetch_add(1, std::memory_order_relaxed);
@@ -64,7 +79,8 @@ class GatedCredentials final : public grpc::ServerCredentials {
     for (const grpc_metadata& header : absl::MakeConstSpan(metadata, count)) {
       if (grpc_slice_str_cmp(header.key, "authorization") == 0) authorization.push_back(ViewOf(header.value));
     }
-    const absl::Status status = gate.Admit(authorization).status();
+    absl::Status status = gate.Admit(authorization).status();
+    status.Update(CheckResumed(connection));
     done(call, nullptr, 0, nullptr, 0, static_cast<grpc_status_code>(status.code()),
          status.ok() ? nullptr : std::string(status.message()).c_str());
   }
