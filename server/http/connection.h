@@ -24,8 +24,9 @@ namespace edgewise::server {
 struct ConnectionHost {
   const HttpPortOptions& options;
   const Routes& routes;
-  CallParts* const parts;  // may be null
-  std::atomic<bool> draining = false;
+  CallParts* const parts;              // may be null
+  std::atomic<bool> leaving = false;   // every answer is the last of its connection
+  std::atomic<bool> draining = false;  // and idle connections close
   std::atomic<int64_t> exchanges = 0;
 };
 
@@ -38,19 +39,20 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   ~Connection();
 
   void Start();  // any thread
-  // The host drains: it closes where no exchange is open. Any thread.
+  // The host drains: an idle connection closes, another one after its exchange. Any thread.
   void PostDrain();
   // The exchange that is open is cancelled. Also where no thread runs any more.
   void Close();
 
  private:
   class ConnectionExchange;
-  enum class Phase { kHead, kBody, kAnswer, kLinger, kClosed };
+  enum class Phase { kHandshake, kHead, kBody, kAnswer, kLinger, kClosed };
 
   void Read();
   void OnRead(size_t bytes);
   void OnGone();
-  void Arm(std::chrono::milliseconds timeout);  // closes the connection after it, unless armed again
+  // Calls `then` after the timeout, unless armed again.
+  void Arm(std::chrono::milliseconds timeout, void (Connection::*then)() = &Connection::OnGone);
 
   // Reads until a head is whole.
   void AwaitHead();
@@ -90,7 +92,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   const std::string peer_;
   const std::function<void()> closed_;
   boost::asio::steady_timer timer_;
-  Phase phase_ = Phase::kHead;
+  Phase phase_ = Phase::kHandshake;
 
   std::string incoming_;  // for the read in progress
   bool reading_ = false;

@@ -10,7 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "server/base/address.h"
+#include "server/guard/listener.h"
 #include "server/http/connection.h"
 #include "server/observe/log.h"
 #include "server/wire/call_thread.h"
@@ -85,11 +87,22 @@ class HttpPort::State {
   }
 
   void StopListening() {
-    asio::post(acceptor_.get_executor(), [this] {
-      boost::system::error_code ignored;
-      acceptor_.close(ignored);
+    if (std::exchange(stopped_, true)) return;
+    EndHandshakes({acceptor_.native_handle()});
+    absl::Notification closed;
+    asio::post(acceptor_.get_executor(), [this, &closed] {
+      boost::system::error_code error;
+      acceptor_.non_blocking(true, error);
+      while (acceptor_.is_open() && !error) {
+        tcp::socket socket(asio::make_strand(context_));
+        acceptor_.accept(socket, error);
+        if (!error) Serve(std::move(socket));
+      }
+      acceptor_.close(error);
       pause_.cancel();
+      closed.Notify();
     });
+    closed.WaitForNotification();
   }
 
   void Drain() {
@@ -111,7 +124,7 @@ class HttpPort::State {
 
   void Accept() {
     acceptor_.async_accept(asio::make_strand(context_), [this](boost::system::error_code error, tcp::socket socket) {
-      if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
+      if (error && !acceptor_.is_open()) return;
       if (error) {  // out of descriptors, perhaps: looks again soon
         pause_.expires_after(kPause);
         pause_.async_wait([this](boost::system::error_code stopped) {
@@ -120,14 +133,14 @@ class HttpPort::State {
         return;
       }
       Serve(std::move(socket));
-      Accept();
+      if (acceptor_.is_open()) Accept();
     });
   }
 
   void Serve(tcp::socket socket) {
     boost::system::error_code error;
     const Peer peer = socket.remote_endpoint(error).address();
-    if (error || host.draining || !HasRoom(peer)) return;
+    if (error || !HasRoom(peer)) return;
     socket.set_option(tcp::no_delay(true), error);
     socket.set_option(tcp::socket::send_buffer_size(kSendBuffer), error);
     std::unique_ptr<Transport> transport;
@@ -191,6 +204,7 @@ class HttpPort::State {
   // Their handlers run one at a time: of a strand.
   tcp::acceptor acceptor_{asio::make_strand(context_)};
   asio::steady_timer pause_{acceptor_.get_executor()};
+  bool stopped_ = false;                              // StopListening
   uint64_t last_ = 0;                                 // the number of the last connection
   std::shared_ptr<const Certificates::Files> files_;  // that tls_ is of
   std::shared_ptr<asio::ssl::context> tls_;
@@ -211,6 +225,7 @@ HttpPort::~HttpPort() = default;
 void HttpPort::Start() { state_->Start(); }
 int HttpPort::port() const { return state_->port; }
 size_t HttpPort::connections() const { return state_->connections(); }
+void HttpPort::AnnounceDrain() { state_->host.leaving = true; }
 void HttpPort::StopListening() { state_->StopListening(); }
 void HttpPort::Drain() { state_->Drain(); }
 int64_t HttpPort::open_exchanges() const { return state_->host.exchanges.load(); }

@@ -25,6 +25,11 @@ class Plain final : public Transport {
   void Handshake(std::function<void(const Error&)> done) override { done({}); }
   void Read(asio::mutable_buffer bytes, Done done) override { socket_.async_read_some(bytes, std::move(done)); }
   void Write(asio::const_buffer bytes, Done done) override { asio::async_write(socket_, bytes, std::move(done)); }
+  void EndWrites(std::function<void(const Error&)> done) override {
+    Error error;
+    socket_.shutdown(tcp::socket::shutdown_send, error);
+    done(error);
+  }
   std::string Subject() const override { return ""; }
 
  private:
@@ -42,6 +47,18 @@ class Tls final : public Transport {
   }
   void Read(asio::mutable_buffer bytes, Done done) override { stream_.async_read_some(bytes, std::move(done)); }
   void Write(asio::const_buffer bytes, Done done) override { asio::async_write(stream_, bytes, std::move(done)); }
+  void EndWrites(std::function<void(const Error&)> done) override {
+    // Asio would wait for the client's close_notify, were it not thought to be there when it begins.
+    SSL* ssl = stream_.native_handle();
+    const int before = SSL_get_shutdown(ssl);
+    SSL_set_shutdown(ssl, before | SSL_RECEIVED_SHUTDOWN);
+    stream_.async_shutdown([this, done = std::move(done)](const Error& error) {
+      Error ignored;
+      socket().shutdown(tcp::socket::shutdown_send, ignored);
+      done(error);
+    });
+    SSL_set_shutdown(ssl, before | SSL_SENT_SHUTDOWN);
+  }
 
   // As gRPC writes it (GRPC_X509_SUBJECT_PROPERTY_NAME): a client is one principal on both ports.
   std::string Subject() const override {

@@ -26,6 +26,9 @@ class Transport {
   virtual void Handshake(std::function<void(const Error&)> done) = 0;
   virtual void Read(boost::asio::mutable_buffer bytes, Done done) = 0;  // some
   virtual void Write(boost::asio::const_buffer bytes, Done done) = 0;   // all
+  // Tells the client that no more bytes come: by close_notify of TLS, then by the end of the socket's half. Reads go
+  // on. Not during a Write.
+  virtual void EndWrites(std::function<void(const Error&)> done) = 0;
   // The subject of the client's certificate; empty: it showed none.
   virtual std::string Subject() const = 0;
 };
