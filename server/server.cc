@@ -285,6 +285,13 @@ struct Server::Parts {
   }
 
   bool is_ready() const { return ready && !device_lost && !leaving; }
+
+  void AnnounceDrain() {
+    leaving = true;
+    for (HttpPort* port : {http_port.get(), metrics_port.get()}) {
+      if (port != nullptr) port->AnnounceDrain();
+    }
+  }
 };
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
@@ -399,7 +406,7 @@ bool Server::WaitUntilLoaded(std::chrono::milliseconds timeout) {
 
 void Server::AnnounceDrain() {
   Log(LogLevel::kInfo, "drain announced", {{"in_flight", parts_->handler.in_flight()}});
-  parts_->leaving = true;
+  parts_->AnnounceDrain();
   parts_->health.StopServing();
 }
 
@@ -410,7 +417,7 @@ void Server::StopListening() {
 
 void Server::Drain(std::chrono::milliseconds timeout) {
   if (std::exchange(parts_->drained, true)) return;
-  parts_->leaving = true;
+  parts_->AnnounceDrain();
   const std::function<Time()>& now = parts_->options.clock;
   const Time end = now() + timeout;
   Log(LogLevel::kInfo, "draining", {{"in_flight", parts_->handler.in_flight()}});

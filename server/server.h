@@ -30,11 +30,11 @@ class Server {
   // Waits until every version was tried. False: not within `timeout`.
   bool WaitUntilLoaded(std::chrono::milliseconds timeout);
 
-  // Tells everybody who asks that the server will stop: health says NOT_SERVING, /healthz 503. Calls are taken as
-  // before, until Drain().
+  // Tells everybody who asks that the server will stop: health says NOT_SERVING, /healthz 503, and each answer over
+  // HTTP that its connection closes. Calls are taken as before, until Drain().
   void AnnounceDrain();
-  // Closes the port of calls. Connections that are there are served as before, until Drain(): whoever was told nothing
-  // finds out when it connects, and loses no call.
+  // Closes the ports of calls, once that of HTTP has taken the connections that wait for it. Connections that are there
+  // are served as before, until Drain(): whoever was told nothing finds out when it connects, and loses no call.
   void StopListening();
   // Makes health NOT_SERVING and new requests UNAVAILABLE, waits at most `timeout` for requests in flight, and cancels
   // the rest. Returns when everything has stopped. Only the first call has an effect.

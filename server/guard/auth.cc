@@ -44,6 +44,21 @@ absl::Status CheckMetadata(absl::Span<const grpc_metadata> metadata) {
       absl::StrCat("the metadata of the call has ", bytes, " bytes; the server takes at most ", kMaxMetadata));
 }
 
+// The first value of a property; null: it has none.
+const grpc_auth_property* FindProperty(const grpc_auth_context* connection, const char* name) {
+  grpc_auth_property_iterator values = grpc_auth_context_find_properties_by_name(connection, name);
+  return grpc_auth_property_iterator_next(&values);
+}
+
+// gRPC's TLS resumes a session whatever the time of the client's certificate.
+absl::Status CheckResumed(const grpc_auth_context* connection) {
+  const grpc_auth_property* resumed = FindProperty(connection, GRPC_SSL_SESSION_REUSED_PROPERTY);
+  if (resumed == nullptr || absl::string_view(resumed->value, resumed->value_length) != "true") return absl::OkStatus();
+  const grpc_auth_property* pem = FindProperty(connection, GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  if (pem == nullptr || !HasExpired({pem->value, pem->value_length})) return absl::OkStatus();
+  return absl::UnauthenticatedError("the client's certificate has expired since the TLS session began; connect anew");
+}
+
 // Credentials of gRPC's core with the gate.
 class GatedCredentials final : public grpc::ServerCredentials {
  public:
@@ -64,11 +79,12 @@ class GatedCredentials final : public grpc::ServerCredentials {
  private:
   // gRPC asks it for each call, before the method is looked up; a server that shuts down gives no call to a method. The
   // token is looked at when the call begins (PrincipalOf). `state`: the gate.
-  static void Process(void* state, grpc_auth_context*, const grpc_metadata* metadata, size_t count,
+  static void Process(void* state, grpc_auth_context* connection, const grpc_metadata* metadata, size_t count,
                       grpc_process_auth_metadata_done_cb done, void* call) {
     const Gate& gate = *static_cast<const Gate*>(state);
     gate.counts.come.fetch_add(1, std::memory_order_relaxed);
-    const absl::Status status = gate.closed() ? ShuttingDown() : CheckMetadata(absl::MakeConstSpan(metadata, count));
+    absl::Status status = gate.closed() ? ShuttingDown() : CheckMetadata(absl::MakeConstSpan(metadata, count));
+    status.Update(CheckResumed(connection));
     if (!status.ok() && gate.log != nullptr) {
       Call refused;  // neither its method nor its peer is told here
       refused.arrival = gate.log->now();

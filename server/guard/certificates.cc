@@ -55,6 +55,13 @@ absl::Status CheckPair(const std::string& certificate, const std::string& key) {
 
 }  // namespace
 
+bool HasExpired(const std::string& pem) {
+  const std::unique_ptr<X509, decltype(&X509_free)> parsed(
+      PEM_read_bio_X509(BytesOf(pem).get(), nullptr, NoPassword, nullptr), X509_free);
+  ERR_clear_error();
+  return !parsed || X509_cmp_current_time(X509_get0_notAfter(parsed.get())) <= 0;
+}
+
 Certificates::Certificates(const SecurityOptions& security) : security_(security) {
   for (const std::string& path : {security.tls_certificate, security.tls_key, security.tls_client_ca}) {
     if (!path.empty()) watches_.emplace_back(path);

@@ -18,6 +18,9 @@
 
 namespace edgewise::server {
 
+// Whether the time of the first certificate in a text of PEM is over; true also if there is none.
+bool HasExpired(const std::string& pem);
+
 class Certificates {
  public:
   // INVALID_ARGUMENT: a file is none of PEM, the key is not that of the certificate, which is not in its time;

@@ -1,6 +1,7 @@
 #include "server/guard/listener.h"
 
 #include <arpa/inet.h>
+#include <linux/filter.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netdb.h>
@@ -17,6 +18,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -36,9 +38,10 @@ constexpr std::chrono::milliseconds kClosing{2};  // until a connection that has
 constexpr size_t kMostEnding = 16;                // connections: below the descriptors that are left for other things
 constexpr int kMostAnswering = 64;                // connections that are looked at for one that gives way
 constexpr int kPartOfSearches = 8;                // of the time at most goes into searches for closed connections
-constexpr int kMeasuredAtOnce = 256;              // connections
-constexpr std::chrono::milliseconds kLate{100};   // in the kernel's queue
-constexpr uint8_t kClosed = 7, kCloseWait = 8;    // tcp_info::tcpi_state; the kernel's headers do not name them
+constexpr auto kLastHandshakes = std::chrono::milliseconds(10);  // some round trips
+constexpr int kMeasuredAtOnce = 256;                             // connections
+constexpr std::chrono::milliseconds kLate{100};                  // in the kernel's queue
+constexpr uint8_t kClosed = 7, kCloseWait = 8;  // tcp_info::tcpi_state; the kernel's headers do not name them
 constexpr auto kShortWait = std::chrono::milliseconds(5);
 constexpr uint64_t kLittleUnread = 1024, kMuchUnread = 4096;  // bytes
 constexpr uint64_t kMostCounted = 16384;  // of a connection: one with a large message brings no more calls than others
@@ -109,6 +112,20 @@ Endpoint ParsePeer(const std::string& peer) {
   return inet_pton(AF_INET6, host.c_str(), ipv6.data()) == 1 ? Endpoint(ipv6, port) : Endpoint();
 }
 
+// No connection of these ports begins any more, and those that were about to begin wait to be accepted. The kernel
+// resets all that wait when a port closes. Takes 10 ms.
+void EndHandshakes(const std::vector<int>& listeners) {
+  // Drops every segment with the flag SYN, which is 2 in byte 13 of TCP's header. A client sends it again after a
+  // second, and is refused then.
+  sock_filter drop_syn[] = {BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 13), BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 2, 0, 1),
+                            BPF_STMT(BPF_RET | BPF_K, 0), BPF_STMT(BPF_RET | BPF_K, 0xFFFFFFFF)};
+  const sock_fprog program{static_cast<uint16_t>(std::size(drop_syn)), drop_syn};
+  for (const int listener : listeners) {
+    setsockopt(listener, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
+  }
+  if (!listeners.empty()) std::this_thread::sleep_for(kLastHandshakes);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& address, ConnectionLimits limits,
@@ -161,6 +178,7 @@ void Listener::Start(std::function<void(const Accepted&)> take) {
 }
 
 void Listener::Stop() {
+  EndHandshakes(listeners_);
   const uint64_t one = 1;
   if (thread_.joinable() && write(stop_, &one, sizeof one) == sizeof one) thread_.join();
   for (const int listener : std::exchange(listeners_, {})) close(listener);

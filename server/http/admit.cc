@@ -61,7 +61,7 @@ HttpRefusal Connection::Admit(const std::string& head) {
   beast::error_code error;
   parser_->put(asio::buffer(head), error);
   if (error || !parser_->is_header_done()) return {400, absl::InvalidArgumentError("this is no request of HTTP/1.1")};
-  last_ = host_.draining || !parser_->keep_alive();
+  last_ = !parser_->keep_alive();
   is_old_ = parser_->get().version() < 11;
   for (HttpRefusal (Connection::*check)() :
        {&Connection::ReadFields, &Connection::CheckBrowser, &Connection::CheckCaller, &Connection::CheckBody}) {

@@ -118,14 +118,16 @@ void Connection::Start() {
 void Connection::PostDrain() {
   asio::post(transport_->socket().get_executor(), [self = shared_from_this()] {
     self->last_ = true;
-    if (self->phase_ == Phase::kHead && self->buffer_.empty()) self->Close();
+    Transport::Error ignored;
+    const bool idle = self->phase_ == Phase::kHead && self->buffer_.empty();
+    if (idle && self->transport_->socket().available(ignored) == 0) self->Linger();
   });
 }
 
-void Connection::Arm(std::chrono::milliseconds timeout) {
+void Connection::Arm(std::chrono::milliseconds timeout, void (Connection::*then)()) {
   timer_.expires_after(timeout);
-  timer_.async_wait([self = shared_from_this()](const Transport::Error& error) {
-    if (!error && Clock::now() >= self->timer_.expiry()) self->OnGone();
+  timer_.async_wait([self = shared_from_this(), then](const Transport::Error& error) {
+    if (!error && Clock::now() >= self->timer_.expiry()) (self.get()->*then)();
   });
 }
 
@@ -174,9 +176,9 @@ void Connection::AwaitHead() {
     BeginExchange();
     return Refuse({431, absl::InvalidArgumentError(absl::StrCat("the head is over ", kMaxHeadBytes, " bytes"))});
   }
-  if (host_.draining && buffer_.empty()) return Close();
   if (buffer_.empty()) {
-    Arm(host_.options.idle_timeout);
+    // While the host drains it is the first request of a connection that waited in the port's line.
+    Arm(host_.draining ? kLingerTimeout : host_.options.idle_timeout, &Connection::Linger);
   } else if (!std::exchange(head_began_, true)) {
     Arm(host_.options.head_timeout);
   }
@@ -332,7 +334,7 @@ void Connection::WriteHead(const HttpAnswer& answer, std::optional<size_t> lengt
   BecomeBusy();
   code_ = answer.code;
   chunked_ = !length && !is_head_ && !is_old_;
-  last_ |= host_.draining || (!length && is_old_);
+  last_ |= host_.leaving || (!length && is_old_);
   const beast::string_view reason = http::obsolete_reason(static_cast<http::status>(answer.code));
   std::string head = absl::StrCat("HTTP/1.1 ", answer.code, " ", std::string(reason), "\r\nDate: ", HttpDate(), "\r\n");
   if (!answer.type.empty()) absl::StrAppend(&head, "Content-Type: ", answer.type, "\r\n");
@@ -406,8 +408,7 @@ void Connection::Count(int code) {
 void Connection::Linger() {
   phase_ = Phase::kLinger;
   buffer_.clear();
-  Transport::Error ignored;
-  transport_->socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+  transport_->EndWrites([self = shared_from_this()](const Transport::Error&) {});
   Arm(kLingerTimeout);
   Read();
 }

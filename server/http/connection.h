@@ -28,7 +28,8 @@ struct ConnectionHost {
   CallParts* const parts;  // may be null
   ConnectionTable* connections = nullptr;
   Turns* turns = nullptr;
-  std::atomic<bool> draining = false;
+  std::atomic<bool> leaving = false;   // every answer is the last of its connection
+  std::atomic<bool> draining = false;  // and idle connections close
   std::atomic<int64_t> exchanges = 0;
   CallCounts counts = {};  // come: those with a head; late: their clients have left before their answers
 };
@@ -43,19 +44,20 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   ~Connection();
 
   void Start();  // any thread
-  // The host drains: it closes where no exchange is open. Any thread.
+  // The host drains: an idle connection closes, another one after its exchange. Any thread.
   void PostDrain();
   // The exchange that is open is cancelled. Also where no thread runs any more.
   void Close();
 
  private:
   class ConnectionExchange;
-  enum class Phase { kHead, kBody, kAnswer, kLinger, kClosed };
+  enum class Phase { kHandshake, kHead, kBody, kAnswer, kLinger, kClosed };
 
   void Read();
   void OnRead(size_t bytes);
   void OnGone();
-  void Arm(std::chrono::milliseconds timeout);  // closes the connection after it, unless armed again
+  // Calls `then` after the timeout, unless armed again.
+  void Arm(std::chrono::milliseconds timeout, void (Connection::*then)() = &Connection::OnGone);
 
   // Reads until a head is whole.
   void AwaitHead();
@@ -100,7 +102,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   const uint64_t number_;
   const std::function<void()> closing_;
   boost::asio::steady_timer timer_;
-  Phase phase_ = Phase::kHead;
+  Phase phase_ = Phase::kHandshake;
 
   std::string incoming_;  // for the read in progress
   bool reading_ = false;

@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
 #include "server/base/address.h"
+#include "server/guard/listener.h"
 #include "server/http/connection.h"
 #include "server/observe/log.h"
 #include "server/wire/call_thread.h"
@@ -96,9 +97,9 @@ class HttpPort::State {
     boost::system::error_code error;
     tcp::socket socket(asio::make_strand(context_));
     socket.assign(accepted.is_ipv6 ? tcp::v6() : tcp::v4(), accepted.descriptor, error);
-    if (error || host.draining) {
+    if (error) {
       listener_->Closing(accepted.connection);
-      if (error) close(accepted.descriptor);
+      close(accepted.descriptor);
       return;
     }
     socket.set_option(tcp::socket::send_buffer_size(kSendBuffer), error);
@@ -176,6 +177,7 @@ int HttpPort::port() const { return state_->listener().port(); }
 size_t HttpPort::connections() const { return state_->listener().connections(); }
 Listener& HttpPort::listener() { return state_->listener(); }
 const CallCounts& HttpPort::counts() const { return state_->host.counts; }
+void HttpPort::AnnounceDrain() { state_->host.leaving = true; }
 void HttpPort::StopListening() { state_->StopListening(); }
 void HttpPort::Drain() { state_->Drain(); }
 int64_t HttpPort::open_exchanges() const { return state_->host.exchanges.load(); }

@@ -48,9 +48,11 @@ class HttpPort {
   // For a watchdog, which must stop before the port ends.
   Listener& listener();
   const CallCounts& counts() const;  // come and late
-  // Closes the port. Connections are served as before.
+  // From now on every answer says that its connection closes, which it does.
+  void AnnounceDrain();
+  // After Start. Takes the connections that wait for the port, and closes it. Connections are served as before.
   void StopListening();
-  // From now on connections close once their exchange has ended, and at once where there is none.
+  // After AnnounceDrain. From now on connections close once their exchange has ended, and at once if they have none.
   void Drain();
   // Exchanges from their head until their answer is written, or their client is gone.
   int64_t open_exchanges() const;

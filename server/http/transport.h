@@ -26,6 +26,9 @@ class Transport {
   virtual void Handshake(std::function<void(const Error&)> done) = 0;
   virtual void Read(boost::asio::mutable_buffer bytes, Done done) = 0;  // some
   virtual void Write(boost::asio::const_buffer bytes, Done done) = 0;   // all
+  // Tells the client that no more bytes come: by close_notify of TLS, then by the end of the socket's half. Reads go
+  // on. Not during a Write.
+  virtual void EndWrites(std::function<void(const Error&)> done) = 0;
   // The subject of the client's certificate; empty: it showed none.
   virtual std::string Subject() const = 0;
 };
@@ -34,7 +37,9 @@ std::unique_ptr<Transport> MakePlainTransport(boost::asio::ip::tcp::socket socke
 std::unique_ptr<Transport> MakeTlsTransport(boost::asio::ip::tcp::socket socket,
                                             std::shared_ptr<boost::asio::ssl::context> context);
 
-// From TLS 1.2 on. INVALID_ARGUMENT: OpenSSL does not take a file, which Certificates has checked.
+// From TLS 1.2 on. Clients with certificates resume sessions, by tickets, until the first certificate of the chain that
+// they showed expires; a session is known to the context that made it, and to no other. INVALID_ARGUMENT: OpenSSL does
+// not take a file, which Certificates has checked.
 absl::StatusOr<std::shared_ptr<boost::asio::ssl::context>> MakeTlsContext(const Certificates::Files& files);
 
 }  // namespace edgewise::server

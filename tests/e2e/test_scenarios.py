@@ -96,8 +96,8 @@ class ScenarioTest(unittest.TestCase):
         self.assertTrue(row["goals"]["kills"]["met"], row)
 
     def test_a_rollout_loses_nothing(self):
-        rows = self.run_scenario("rollout", "--calls=1200", "--rate=300", "--only=python,cpp")
-        for name in ("python", "cpp"):
+        rows = self.run_scenario("rollout", "--calls=1200", "--rate=300", "--only=python,cpp,http client")
+        for name in ("python", "cpp", "http client"):
             for goal in ("share_at_least", "share_at_most", "lost", "calls"):
                 self.assertTrue(rows[name]["goals"][goal]["met"], rows[name])
 

@@ -189,6 +189,43 @@ TEST_F(HttpPortTest, IdleConnectionsAreBoundedAndMakeRoomAgain) {
   EXPECT_EQ(Ask("GET /metrics HTTP/1.1\r\n\r\n").code, 200);
 }
 
+TEST_F(HttpPortTest, AnAnnouncedDrainIsToldByEveryAnswerAndLeavesIdleConnections) {
+  HttpClient idle(port_->port()), busy(port_->port());
+  EXPECT_EQ(idle.Ask("GET", "/healthz").field("Connection"), "");
+  busy.Send("GET /healthz HTTP/1.1\r\n");
+  port_->AnnounceDrain();
+  busy.Send("\r\n");
+  EXPECT_EQ(busy.Read().field("Connection"), "close");
+  EXPECT_TRUE(busy.Ended());
+  EXPECT_EQ(Ask("GET /nothing HTTP/1.1\r\n\r\n").field("Connection"), "close") << "a new one";
+  port_->StopListening();
+  const HttpReply last = idle.Ask("GET", "/healthz");
+  EXPECT_EQ(last.code, 200);
+  EXPECT_EQ(last.field("Connection"), "close");
+  EXPECT_TRUE(idle.Ended());
+}
+
+// The kernel resets those that are not taken.
+TEST_F(HttpPortTest, ConnectionsThatWaitForThePortAreServedWhenItCloses) {
+  port_ = HttpPort::Open(OptionsOf("127.0.0.1:0"), routes_).value();
+  std::vector<std::unique_ptr<HttpClient>> waiting;
+  for (int i = 0; i < 32; ++i) {
+    waiting.push_back(std::make_unique<HttpClient>(port_->port()));
+    waiting.back()->Send("GET /healthz HTTP/1.1\r\n\r\n");
+  }
+  port_->Start();
+  port_->AnnounceDrain();
+  port_->StopListening();
+  port_->Drain();
+  for (const auto& client : waiting) {
+    EXPECT_EQ(client->Read().code, 200);
+    EXPECT_TRUE(client->Ended());
+  }
+  bool refused = false;
+  HttpClient late(port_->port(), 1, &refused);
+  EXPECT_TRUE(refused);
+}
+
 TEST_F(HttpPortTest, ADrainClosesIdleConnectionsAndTheOthersAfterTheirAnswer) {
   HttpClient idle(port_->port());
   EXPECT_EQ(idle.Ask("GET", "/healthz").code, 200);
@@ -196,6 +233,7 @@ TEST_F(HttpPortTest, ADrainClosesIdleConnectionsAndTheOthersAfterTheirAnswer) {
   EXPECT_EQ(busy.Ask("GET", "/healthz").code, 200);
   busy.Send("GET /healthz HTTP/1.1\r\n");
   EXPECT_EQ(idle.Ask("GET", "/healthz").code, 200);  // by the thread that has read the half head before
+  port_->AnnounceDrain();
   port_->StopListening();
   port_->Drain();
   EXPECT_TRUE(idle.Ended());

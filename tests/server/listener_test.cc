@@ -141,6 +141,23 @@ TEST_F(ListenerTest, RationsConnections) {
   for (const int descriptor : {first, second, taken, third, fourth}) close(descriptor);
 }
 
+TEST_F(ListenerTest, TakesConnectionsThatWaitBeforeItStops) {
+  const int first = accepted_;
+  for (int round = 0; round < 20; ++round) {  // its thread may be faster than Stop
+    accepted_ = -1;
+    const auto listener = *Listener::Open("127.0.0.1:0", {});
+    address_.sin_port = htons(static_cast<uint16_t>(listener->port()));
+    const int waiting = socket(AF_INET, SOCK_STREAM, 0);
+    EXPECT_EQ(connect(waiting, reinterpret_cast<sockaddr*>(&address_), sizeof address_), 0);
+    listener->Start(std::make_unique<Acceptor>(accepted_));
+    listener->Stop();
+    EXPECT_NE(accepted_, -1);
+    close(waiting);
+    if (accepted_ != -1) close(accepted_);
+  }
+  accepted_ = first;
+}
+
 TEST_F(ListenerTest, KnowsWhatAPeerHasNotConfirmed) {
   EXPECT_EQ(listener_->Unconfirmed(peer_), 0u);
   const std::vector<char> bytes(1 << 16);

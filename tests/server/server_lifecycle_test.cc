@@ -1,5 +1,7 @@
 // Loading, reloading, health and the gate, over real ports.
 #include <gmock/gmock.h>
+#include <grpc/grpc_security.h>
+#include <grpc/grpc_security_constants.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -7,6 +9,7 @@
 
 #include "oip/v2/open_inference.pb.h"
 #include "tests/server/generate_calls.h"
+#include "tests/server/tls_client.h"
 #include "tests/server/watcher.h"
 
 namespace edgewise::server {
@@ -307,6 +310,53 @@ TEST(LifecycleTest, BrokenCertificatesLeaveThoseFromBefore) {
   ASSERT_TRUE(run("cp second.pem certificate.pem && cp second.key key.pem && cp second.pem ca.pem"));
   EXPECT_TRUE(WaitUntil("the second pair", [&] { return loads("ok") > 0.0 && served("second", "second"); }));
   EXPECT_FALSE(served("first", "second")) << "the client CA is another too";
+}
+
+// As over HTTP (http_tls_test.cc). gRPC resumes sessions by itself, and does not look at the certificate again.
+TEST(LifecycleTest, NoTlsSessionOutlivesTheCertificateOfItsClient) {
+  const Identity identity("server", 86400), ca("ca", 86400);
+  TestFolder folder;
+  folder.Write("certificate.pem", identity.certificate_pem());
+  folder.Write("key.pem", identity.key_pem());
+  folder.Write("ca.pem", ca.certificate_pem());
+  ServerOptions options = TestOptions();
+  options.security = {.tls_certificate = folder.path() + "/certificate.pem",
+                      .tls_key = folder.path() + "/key.pem",
+                      .tls_client_ca = folder.path() + "/ca.pem"};
+  TestServer server(options);
+  std::unique_ptr<Identity> client;
+  std::unique_ptr<grpc_ssl_session_cache, decltype(&grpc_ssl_session_cache_destroy)> sessions(
+      nullptr, grpc_ssl_session_cache_destroy);
+  struct Outcome {
+    grpc::Status status;
+    bool resumed;
+  };
+  const auto call = [&]() -> Outcome {
+    grpc::ChannelArguments own;
+    own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    const grpc_arg cache = grpc_ssl_session_cache_create_channel_arg(sessions.get());
+    own.SetPointerWithVtable(cache.key, cache.value.pointer.p, cache.value.pointer.vtable);
+    const auto channel = grpc::CreateCustomChannel(
+        "127.0.0.1:" + std::to_string(server.server().port()),
+        grpc::SslCredentials({identity.certificate_pem(), client->key_pem(), client->certificate_pem()}), own);
+    CallContext context;
+    v1::ListModelsResponse models;
+    const grpc::Status status = v1::InferenceService::NewStub(channel)->ListModels(&context, {}, &models);
+    const auto connection = context.auth_context();  // null: there was none
+    if (!connection) return {status, false};
+    const auto reused = connection->FindPropertyValues(GRPC_SSL_SESSION_REUSED_PROPERTY);
+    return {status, !reused.empty() && reused[0] == "true"};
+  };
+  Outcome resumed{};
+  for (long seconds = 2; !resumed.resumed && seconds < 100; seconds *= 2) {  // a busy machine may need more
+    client = std::make_unique<Identity>("client", seconds, &ca);
+    sessions.reset(grpc_ssl_session_cache_create_lru(1));
+    if (call().status.ok()) resumed = call();
+  }
+  ASSERT_TRUE(resumed.resumed);
+  EXPECT_TRUE(resumed.status.ok()) << resumed.status.error_message();
+  ASSERT_TRUE(WaitUntil("the certificate to expire", [&] { return client->expired(); }));
+  EXPECT_EQ(call().status.error_code(), grpc::UNAUTHENTICATED);
 }
 
 TEST(LifecycleTest, TakenPortIsAnErrorNotAShare) {
