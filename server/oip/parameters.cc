@@ -40,34 +40,20 @@ constexpr std::pair<const char*, const char*> kParameters[] = {{"max_edges", "bu
 // Those of each text.
 constexpr const char* kOfTexts[] = {"truncate", "prompt_name"};
 
-JsonScalar ScalarOf(const InferParameter& parameter) {
-  switch (parameter.parameter_choice_case()) {
-    case InferParameter::kBoolParam:
-      return parameter.bool_param();
-    case InferParameter::kInt64Param:
-      return parameter.int64_param();
-    case InferParameter::kDoubleParam:
-      return parameter.double_param();
-    case InferParameter::kUint64Param:
-      return parameter.uint64_param();
-    default:
-      return parameter.string_param();
-  }
-}
-
 absl::Status Set(const std::string& field, const InferParameter& parameter, const FieldDescriptor& descriptor,
-                 Message& message) {
+                 const RequestLimits& limits, Message& message) {
   const auto* oneof = descriptor.real_containing_oneof();
   REFUSE_IF(oneof != nullptr && message.GetReflection()->HasOneof(message, oneof), field, "is given beside another ",
             oneof->name(), "; choose one of them");
-  const char* allowed = SetScalar(descriptor, JsonDialect::kProtobuf, ScalarOf(parameter), message);
-  REFUSE_IF(allowed != nullptr, field, "must be ", allowed);
-  return absl::OkStatus();
+  const std::string wrong = SetScalar(descriptor, JsonDialect::kProtobuf, ScalarOf(parameter), limits, message);
+  return wrong.empty() ? absl::OkStatus() : FieldError(field, wrong);
 }
 
-absl::Status SetOfTexts(const std::string& name, const InferParameter& parameter, v1::PredictRequest& request) {
+absl::Status SetOfTexts(const std::string& name, const InferParameter& parameter, const RequestLimits& limits,
+                        v1::PredictRequest& request) {
   v1::Sequence sequence;
-  RETURN_IF_ERROR(Set("parameters." + name, parameter, *v1::Sequence::descriptor()->FindFieldByName(name), sequence));
+  const FieldDescriptor* field = v1::Sequence::descriptor()->FindFieldByName(name);
+  RETURN_IF_ERROR(Set("parameters." + name, parameter, *field, limits, sequence));
   for (v1::Input& input : *request.mutable_inputs()) {
     input.mutable_sequence()->MergeFrom(sequence);
     if (input.has_second()) input.mutable_second()->set_truncate(input.sequence().truncate());
@@ -77,9 +63,13 @@ absl::Status SetOfTexts(const std::string& name, const InferParameter& parameter
 
 absl::Status SetTimeout(const InferParameter& parameter, InferCall& call) {
   v1::Ensemble number;  // of 64 bits
-  RETURN_IF_ERROR(Set("parameters.timeout", parameter, *v1::Ensemble::descriptor()->FindFieldByName("seed"), number));
-  REFUSE_IF(number.seed() > kMostMicroseconds, "parameters.timeout", "is ", number.seed(), "; allowed are 0 to ",
-            kMostMicroseconds, " microseconds");
+  const FieldDescriptor* field = v1::Ensemble::descriptor()->FindFieldByName("seed");
+  const bool integer = SetScalar(*field, JsonDialect::kProtobuf, ScalarOf(parameter), {}, number).empty();
+  if (!integer || number.seed() > kMostMicroseconds) {
+    return FieldError("parameters.timeout",
+                      Instead(ScalarOf(parameter), /*shows_text=*/true,
+                              absl::StrCat("an integer from 0 to ", kMostMicroseconds, ", of microseconds")));
+  }
   if (number.seed() > 0) call.timeout = std::chrono::microseconds(number.seed());
   return absl::OkStatus();
 }
@@ -95,21 +85,36 @@ absl::Status Unknown(const std::string& key) {
 
 }  // namespace
 
-absl::Status SetInferParameter(const std::string& key, const InferParameter& parameter, MemoryHold& memory,
-                               InferCall& call) {
+JsonScalar ScalarOf(const InferParameter& parameter) {
+  switch (parameter.parameter_choice_case()) {
+    case InferParameter::kBoolParam:
+      return parameter.bool_param();
+    case InferParameter::kInt64Param:
+      return parameter.int64_param();
+    case InferParameter::kDoubleParam:
+      return parameter.double_param();
+    case InferParameter::kUint64Param:
+      return parameter.uint64_param();
+    default:
+      return parameter.string_param();
+  }
+}
+
+absl::Status SetInferParameter(const std::string& key, const InferParameter& parameter, const RequestLimits& limits,
+                               MemoryHold& memory, InferCall& call) {
   if (absl::StartsWith(key, "triton_") || key == "binary_data_output") return absl::OkStatus();  // of the client
   if (key == "timeout") return SetTimeout(parameter, call);
   for (const char* name : kOfTexts) {
-    if (key == name) return SetOfTexts(key, parameter, call.request);
+    if (key == name) return SetOfTexts(key, parameter, limits, call.request);
   }
   for (const auto& [name, path] : kParameters) {
     if (key != name) continue;
     const std::string field = "parameters." + key;
     if (key == "override") {
       REFUSE_IF(parameter.parameter_choice_case() != InferParameter::kStringParam, field,
-                "must be a text with a JSON object");
-      return Within(
-          field, ReadJson(parameter.string_param(), JsonDialect::kProtobuf, *call.request.mutable_override(), memory));
+                Instead(ScalarOf(parameter), /*shows_text=*/true, "a text with a JSON object"));
+      return Within(field, ReadJson(parameter.string_param(), JsonDialect::kProtobuf, *call.request.mutable_override(),
+                                    memory, limits));
     }
     Message* message = &call.request;
     std::string last = path;
@@ -118,7 +123,7 @@ absl::Status SetInferParameter(const std::string& key, const InferParameter& par
       message = message->GetReflection()->MutableMessage(message, outer);
       last.erase(0, dot + 1);
     }
-    return Set(field, parameter, *message->GetDescriptor()->FindFieldByName(last), *message);
+    return Set(field, parameter, *message->GetDescriptor()->FindFieldByName(last), limits, *message);
   }
   return Unknown(key);
 }
