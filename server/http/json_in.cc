@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/field_error.h"
+#include "base/json_text.h"
 #include "base/utf8.h"
 #include "http/bodies.pb.h"
 #include "server/http/json_out.h"
@@ -322,7 +323,7 @@ absl::Status ReadJson(std::string_view text, JsonDialect dialect, Message& messa
                       const RequestLimits& limits) {
   Reader reader(dialect, message, memory, limits);
   if (!reader.Reserve(kBytesOfLexer * text.size())) return reader.status();
-  const bool read = json::sax_parse(text.begin(), text.end(), &reader);
+  const bool read = SaxParse(text, reader);
   if (read || !reader.status().ok()) return reader.status();
   return absl::InvalidArgumentError("the body is no JSON");
 }
