@@ -146,7 +146,7 @@ TEST_F(HttpWireTest, ABodyInSmallChunksCostsWhatItsBytesCost) {
   };
   const uint64_t whole = cost(HttpClient::Posted(kPredict, std::string(chunks.size(), ' ')));
   const uint64_t in_chunks = cost(chunked_ + chunks);
-  EXPECT_LT(in_chunks, 16 * whole) << "the same bytes as a body of a known length: " << whole << " ns";
+  EXPECT_LT(in_chunks, 10 * whole) << "the same bytes as a body of a known length: " << whole << " ns";
   RecordProperty("whole_ns", static_cast<int>(whole));
   RecordProperty("chunks_ns", static_cast<int>(in_chunks));
 }
