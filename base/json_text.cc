@@ -304,4 +304,11 @@ absl::StatusOr<json> ParseStrictJson(std::string_view text) { return Parse(text,
 
 absl::StatusOr<json> ParsePythonJson(std::string_view text) { return Parse(text, Dialect::kPython); }
 
+bool SaxParse(std::string_view text, nlohmann::json_sax<json>& reader) {
+  const size_t nul = text.find('\0');
+  if (nul == std::string_view::npos) return json::sax_parse(text.begin(), text.end(), &reader);
+  const std::string what = absl::StrCat("a NUL byte at ", nul + 1);
+  return reader.parse_error(nul + 1, what, json::parse_error::create(101, nul + 1, what, nullptr));
+}
+
 }  // namespace edgewise

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/field_error.h"
+#include "base/json_text.h"
 #include "base/status_macros.h"
 
 namespace edgewise::chat {
@@ -136,9 +137,8 @@ absl::StatusOr<Arguments> Arguments::Read(const std::string& text, WorkBounds& b
   Arguments arguments;
   if (text.empty()) return arguments;
   REFUSE_IF(text.size() > kMaxBytes, kField, "has ", text.size(), " bytes; allowed are at most ", kMaxBytes);
-  REFUSE_IF(text.find('\0') != std::string::npos, kField, "has a NUL character");  // where the parser would stop
   Builder builder(bounds);
-  json::sax_parse(text, &builder);
+  SaxParse(text, builder);
   RETURN_IF_ERROR(builder.status());
   const Value whole = builder.TakeValue();
   REFUSE_IF(whole.map() == nullptr, kField, "is ", whole.KindName(), "; a JSON object is expected");

@@ -21,6 +21,7 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 
 constexpr int64_t kMostMilliseconds = 24 * 3600 * 1000;
+constexpr char kNoBody[] = "no body is taken here";
 
 std::string_view View(const beast::string_view& text) { return {text.data(), text.size()}; }
 
@@ -77,13 +78,15 @@ HttpRefusal Connection::ReadFields() {
   HttpRequest& request = exchange.request;
   request.method = fields.method_string().to_string();
   is_head_ = request.method == "HEAD";
-  const std::string_view target = View(fields.target());
-  request.path = target.substr(0, target.find('?'));
+  HttpTarget target;
+  const bool valid = ParseTarget(request.method, View(fields.target()), &target);
+  request.path = target.path;
+  request.host = target.host.empty() ? View(fields[http::field::host]) : target.host;
   request.takes_gzip = TakesGzip(fields);
   request.json_length = View(fields["Inference-Header-Content-Length"]);
   request.if_none_match = View(fields[http::field::if_none_match]);
-  if (request.path.empty() || request.path[0] != '/') {
-    return {400, absl::InvalidArgumentError("the target does not begin with /")};
+  if (!valid) {
+    return {400, absl::InvalidArgumentError("the target is neither a path from / nor one behind http://HOST")};
   }
   Routes::Match match = host_.routes.Find(request.method, request.path);
   error_ = match.error;
@@ -117,10 +120,12 @@ HttpRefusal Connection::ReadFields() {
 HttpRefusal Connection::CheckBrowser() {
   if (!host_.options.for_browsers) return {};
   const auto& fields = parser_->get();
-  const std::string_view host = View(fields[http::field::host]);
-  if (host.empty() && fields.version() >= 11) return {400, absl::InvalidArgumentError("Host is missing")};
+  const std::string& host = OpenExchange().request.host;
+  if (fields[http::field::host].empty() && fields.version() >= 11) {
+    return {400, absl::InvalidArgumentError("Host is missing")};
+  }
   if (!host.empty() && !IsServedHost(host, host_.options.hosts)) {
-    return {403, FieldError("Host", absl::StrCat("is ", Quoted(std::string(host)),
+    return {403, FieldError("Host", absl::StrCat("is ", Quoted(host),
                                                  "; allowed are addresses, localhost and the names of --http_hosts"))};
   }
   const auto origin = fields.find(http::field::origin);
@@ -144,9 +149,18 @@ HttpRefusal Connection::CheckCaller() {
   Exchange& exchange = OpenExchange();
   const auto& fields = parser_->get();
   const Route* route = exchange.route;
+  if (exchange.request.path == "*") {
+    return parser_->is_done() ? HttpRefusal{204, absl::OkStatus()}
+                              : HttpRefusal{400, absl::InvalidArgumentError(kNoBody)};
+  }
   if (route == nullptr) return host_.routes.Find(exchange.request.method, exchange.request.path).refusal;
   CallParts* parts = host_.parts;
-  if (parts == nullptr || route->open) return {};
+  if (parts == nullptr) return {};
+  if (route->open) {  // what it takes is nothing, but what lies behind it is counted
+    exchange.account = parts->memory.AccountOf(exchange.principal.name);
+    exchange.behind = MemoryHold(*exchange.account);
+    return {};
+  }
   std::vector<absl::string_view> authorization;
   for (auto [field, end] = fields.equal_range(http::field::authorization); field != end; ++field) {
     authorization.emplace_back(field->value().data(), field->value().size());
@@ -163,6 +177,7 @@ HttpRefusal Connection::CheckCaller() {
   exchange.account = parts->memory.AccountOf(exchange.call.principal.name);
   exchange.body_memory = MemoryHold(*exchange.account);
   exchange.memory = MemoryHold(*exchange.account);
+  exchange.behind = MemoryHold(*exchange.account);
   return {};
 }
 
@@ -170,7 +185,7 @@ HttpRefusal Connection::CheckBody() {
   Exchange& exchange = OpenExchange();
   const bool post = std::string_view(exchange.route->method) == "POST";
   if (parser_->is_done()) return {};
-  if (!post || host_.parts == nullptr) return {413, absl::InvalidArgumentError("no body is taken here")};
+  if (!post || host_.parts == nullptr) return {400, absl::InvalidArgumentError(kNoBody)};
   const std::string_view type = View(parser_->get()[http::field::content_type]);
   const bool binary = exchange.route->binary && (type.empty() || IsType(type, "application/octet-stream"));
   if (!binary && !IsType(type, "application/json")) {
@@ -187,7 +202,8 @@ HttpRefusal Connection::CheckBody() {
   return {status.ok() ? 0 : HttpCodeOf(status), status};
 }
 
-void Connection::AnswerPreflight() {
+void Connection::AnswerOptions() {
+  if (OpenExchange().request.path == "*") return WriteAnswer({.code = 204, .type = ""});
   fields_.emplace_back("Access-Control-Allow-Methods", "GET, POST");
   fields_.emplace_back("Access-Control-Max-Age", "600");
   const beast::string_view asked = parser_->get()["Access-Control-Request-Headers"];

@@ -1,7 +1,6 @@
 #include "server/http/connection.h"
 
 #include <algorithm>
-#include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
 #include <utility>
 
@@ -18,13 +17,11 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
 
-constexpr std::chrono::milliseconds kHandshakeTimeout{10000}, kLingerTimeout{2000};
-constexpr size_t kReadAtOnce = 1024, kReadOfBody = 32 << 10, kWriteAtOnce = 256 << 10;
+constexpr std::chrono::milliseconds kHandshakeTimeout{10000};
+constexpr size_t kWriteAtOnce = 256 << 10;
 constexpr size_t kJoinedBytes = 16 << 10;  // short pieces are written together
-constexpr size_t kMostIgnored = 1 << 20;   // of a body that is refused
 constexpr int kClientGone = 499;
-// A body grows to twice its size; a reader of JSON holds a string twice.
-constexpr uint64_t kBytesOfByte = 2;
+constexpr uint64_t kBytesBehind = 4;  // of a byte in an Inbox
 
 std::string HttpDate() { return absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT", absl::Now(), absl::UTCTimeZone()); }
 
@@ -40,7 +37,8 @@ class Connection::ConnectionExchange final : public Exchange {
 
   void Begin(const std::string& type) override {
     Post([type](Connection& connection) {
-      connection.WriteHead({.type = type}, std::nullopt);
+      // nginx keeps events back until a buffer is full, unless it is told not to.
+      connection.WriteHead({.type = type, .fields = {{"X-Accel-Buffering", "no"}}}, std::nullopt);
       connection.WriteNext();
     });
   }
@@ -71,6 +69,7 @@ class Connection::ConnectionExchange final : public Exchange {
   }
   // It does not count any more: it is answered, or nobody reads the answer.
   void Leave() {
+    behind.Shrink(0);
     if (!std::exchange(left_, true)) connection_->host_.exchanges.fetch_sub(1);
   }
 
@@ -119,7 +118,7 @@ void Connection::PostDrain() {
   asio::post(transport_->socket().get_executor(), [self = shared_from_this()] {
     self->last_ = true;
     Transport::Error ignored;
-    const bool idle = self->phase_ == Phase::kHead && self->buffer_.empty();
+    const bool idle = self->phase_ == Phase::kHead && self->inbox_.empty();
     if (idle && self->transport_->socket().available(ignored) == 0) self->Linger();
   });
 }
@@ -131,34 +130,6 @@ void Connection::Arm(std::chrono::milliseconds timeout, void (Connection::*then)
   });
 }
 
-void Connection::Read() {
-  if (reading_ || phase_ == Phase::kClosed) return;
-  reading_ = true;
-  incoming_.resize(phase_ == Phase::kBody ? kReadOfBody : kReadAtOnce);
-  transport_->Read(asio::buffer(incoming_), [self = shared_from_this()](const Transport::Error& error, size_t bytes) {
-    self->reading_ = false;
-    error ? self->OnGone() : self->OnRead(bytes);
-  });
-}
-
-void Connection::OnRead(size_t bytes) {
-  if (phase_ == Phase::kLinger) {
-    ignored_ += bytes;
-    return ignored_ < kMostIgnored ? Read() : Close();
-  }
-  buffer_.append(incoming_, 0, bytes);
-  switch (phase_) {
-    case Phase::kHead:
-      return AwaitHead();
-    case Phase::kBody:
-      return FeedBody();
-    case Phase::kAnswer:  // the next request
-      return buffer_.size() < kMaxHeadBytes ? Read() : void();
-    default:
-      return;
-  }
-}
-
 void Connection::OnGone() {
   if (phase_ == Phase::kBody) {
     if (!StopAwaiting()) return;  // GiveUp has an answer
@@ -167,103 +138,17 @@ void Connection::OnGone() {
   Close();
 }
 
-void Connection::AwaitHead() {
-  if (phase_ == Phase::kClosed) return;
-  phase_ = Phase::kHead;
-  const size_t end = buffer_.find("\r\n\r\n");
-  if (end != std::string::npos && end + 4 <= kMaxHeadBytes) return OnHead(end + 4);
-  if (buffer_.size() >= kMaxHeadBytes) {
-    BeginExchange();
-    return Refuse({431, absl::InvalidArgumentError(absl::StrCat("the head is over ", kMaxHeadBytes, " bytes"))});
-  }
-  if (buffer_.empty()) {
-    // While the host drains it is the first request of a connection that waited in the port's line.
-    Arm(host_.draining ? kLingerTimeout : host_.options.idle_timeout, &Connection::Linger);
-  } else if (!std::exchange(head_began_, true)) {
-    Arm(host_.options.head_timeout);
-  }
-  Read();
-}
-
 void Connection::BeginExchange() {
   host_.counts.come.fetch_add(1, std::memory_order_relaxed);
   exchange_ = std::make_shared<ConnectionExchange>(shared_from_this());
   exchange_->call.http = true;
   exchange_->call.peer = exchange_->call.principal.name = peer_;
   exchange_->call.arrival = host_.parts != nullptr ? host_.parts->options.clock() : Clock::now();
-  head_began_ = is_head_ = is_old_ = chunked_ = ended_ = false;
+  head_began_ = empty_line_ = is_head_ = is_old_ = chunked_ = ended_ = false;
   last_ = true;  // until the head is read
   code_ = 0;
   error_ = PlainError;
   fields_.clear();
-}
-
-void Connection::OnHead(size_t size) {
-  BeginExchange();
-  const std::string head = buffer_.substr(0, size);
-  buffer_.erase(0, size);
-  const HttpRefusal refusal = Admit(head);
-  if (refusal.code == 204) return AnswerPreflight();
-  if (refusal.code != 0) return Refuse(refusal);
-  parser_->is_done() ? Serve() : AwaitBody();
-}
-
-void Connection::AwaitBody() {
-  phase_ = Phase::kBody;
-  const absl::Status status =
-      host_.parts->awaited.Add(*this, host_.parts->options.message_timeout, exchange_->account.get());
-  if (!status.ok()) return Refuse({HttpCodeOf(status), status});
-  awaits_body_ = true;
-  timer_.cancel();
-  if (beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
-    Push("HTTP/1.1 100 Continue\r\n\r\n");
-    WriteNext();
-  }
-  FeedBody();
-}
-
-void Connection::FeedBody() {
-  char piece[kReadOfBody];
-  while (!parser_->is_done()) {
-    auto& body = parser_->get().body();
-    body = {.data = piece, .size = sizeof piece, .more = true};
-    beast::error_code error;
-    const size_t used = parser_->put(asio::buffer(buffer_), error);
-    buffer_.erase(0, used);
-    const HttpRefusal refusal = TakeBody(piece, sizeof piece - body.size);
-    if (refusal.code != 0) return Refuse(refusal);
-    if (error == http::error::need_more || (!error && buffer_.empty() && !parser_->is_done())) {
-      if (buffer_.size() < kMaxHeadBytes) return ReadBody();
-      error = http::error::bad_chunk;  // a line of a chunk is as long
-    }
-    if (error && error != http::error::need_buffer) {
-      return Refuse({400, absl::InvalidArgumentError("the body's chunks are broken")});
-    }
-  }
-  if (StopAwaiting()) Serve();
-}
-
-void Connection::ReadBody() {
-  if (exchange_->request.body.size() <= kShortMessage || host_.exchanges.load() == 1) return Read();
-  host_.turns->Start(exchange_->call.principal.name, [self = shared_from_this()] {
-    asio::dispatch(self->transport_->socket().get_executor(), [self] {
-      if (self->phase_ == Phase::kBody) self->Read();
-    });
-  });
-}
-
-HttpRefusal Connection::TakeBody(const char* bytes, size_t size) {
-  std::string& body = exchange_->request.body;
-  const uint64_t limit = host_.parts->message_limit();
-  if (body.size() + size > limit) {
-    return {413, absl::ResourceExhaustedError(
-                     absl::StrCat("the body has more than ", limit, " bytes, the most that the server takes"))};
-  }
-  const absl::Status status =
-      exchange_->body_memory.Resize(std::max<uint64_t>(kSilentCallBytes, kBytesOfByte * (body.size() + size)));
-  if (!status.ok()) return {HttpCodeOf(status), status};
-  body.append(bytes, size);
-  return {};
 }
 
 bool Connection::StopAwaiting() { return !std::exchange(awaits_body_, false) || host_.parts->awaited.Remove(*this); }
@@ -286,7 +171,6 @@ void Connection::Serve() {
   timer_.cancel();
   parser_.reset();
   if (!reading_) incoming_ = std::string();  // an idle connection keeps little
-  if (buffer_.empty()) buffer_ = std::string();
   const std::shared_ptr<Exchange> exchange = exchange_;
   const Route& route = *exchange->route;
   exchange->apart = host_.parts != nullptr && (route.apart || exchange->request.body.size() > kShortMessage);
@@ -310,7 +194,7 @@ void Connection::Serve() {
       host_.turns->Start(exchange->call.principal.name, [serve] { serve(absl::OkStatus()); });
     }
   }
-  Read();  // tells when the client goes
+  OnBehind();
 }
 
 void Connection::Refuse(const HttpRefusal& refusal) {
@@ -407,7 +291,7 @@ void Connection::Count(int code) {
 // A socket that closes with unread bytes resets the connection, and the client would never see the answer.
 void Connection::Linger() {
   phase_ = Phase::kLinger;
-  buffer_.clear();
+  inbox_.Clear();
   transport_->EndWrites([self = shared_from_this()](const Transport::Error&) {});
   Arm(kLingerTimeout);
   Read();

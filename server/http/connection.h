@@ -5,7 +5,7 @@
 
 #include <atomic>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/beast/http/buffer_body.hpp>
+#include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <deque>
 #include <functional>
@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/http/body.h"
+#include "server/http/inbox.h"
 #include "server/http/port.h"
 #include "server/http/transport.h"
 #include "server/http/turns.h"
@@ -50,15 +52,17 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void Close();
 
  private:
+  static constexpr std::chrono::milliseconds kLingerTimeout{2000};
+
   class ConnectionExchange;
   enum class Phase { kHandshake, kHead, kBody, kAnswer, kLinger, kClosed };
 
-  void Read();
-  void OnRead(size_t bytes);
   void OnGone();
   // Calls `then` after the timeout, unless armed again.
   void Arm(std::chrono::milliseconds timeout, void (Connection::*then)() = &Connection::OnGone);
 
+  void Read();
+  void OnRead(size_t bytes);
   // Reads until a head is whole.
   void AwaitHead();
   void BeginExchange();
@@ -70,16 +74,20 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   HttpRefusal CheckBrowser();
   HttpRefusal CheckCaller();
   HttpRefusal CheckBody();
-  void AnswerPreflight();
+  void AnswerOptions();
   void AwaitBody();
   void FeedBody();
   // Reads more of the body. A long one is read in turn with those of other clients.
   void ReadBody();
-  HttpRefusal TakeBody(const char* bytes, size_t size);
+  HttpRefusal TakeBody();
   bool StopAwaiting();
   void GiveUp(const absl::Status& status) override;
   // The body is whole.
   void Serve();
+  // More may have come while the answer is on its way (receive.cc).
+  void OnBehind();
+  // Whether what came may wait: as much as a head always, and as much as a message where there is memory for it.
+  bool HoldBehind();
 
   // These answer the open exchange; others no longer get here.
   void Refuse(const HttpRefusal& refusal);
@@ -106,11 +114,13 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
 
   std::string incoming_;  // for the read in progress
   bool reading_ = false;
-  std::string buffer_;        // read, and not yet used
+  Inbox inbox_;
   bool head_began_ = false;   // its time runs
+  bool empty_line_ = false;   // one was skipped in front of the request line
   bool awaits_body_ = false;  // is among CallParts::awaited
-  size_t ignored_ = 0;        // bytes read while it lingers
-  std::optional<boost::beast::http::request_parser<boost::beast::http::buffer_body>> parser_;
+  size_t ignored_ = 0;        // bytes that nothing is made of
+  std::optional<boost::beast::http::request_parser<boost::beast::http::empty_body>> parser_;  // of the head
+  std::optional<BodyReader> body_;
 
   std::shared_ptr<ConnectionExchange> exchange_;
   std::vector<std::pair<std::string, std::string>> fields_;  // that go with any answer

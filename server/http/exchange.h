@@ -40,6 +40,7 @@ class Exchange : public std::enable_shared_from_this<Exchange>, public WorkBound
   std::stop_source cancelled;  // requested when the client is gone
   MemoryHold body_memory;      // of the body, and of what is made of it; the route takes it before it starts a request
   MemoryHold memory;           // of the request and its answer
+  MemoryHold behind;           // of the connection: for the bytes that have come behind the request
 
   // An answer whose bytes are counted; 429 where there is no memory for them.
   void Answer(HttpAnswer answer);

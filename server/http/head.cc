@@ -103,6 +103,26 @@ HttpRefusal CheckHead(std::string_view head) {
   return {};
 }
 
+bool HasBareLineFeed(std::string_view head) {
+  for (size_t at = head.find('\n'); at != std::string_view::npos; at = head.find('\n', at + 1)) {
+    if (at == 0 || head[at - 1] != '\r') return true;
+  }
+  return false;
+}
+
+bool ParseTarget(std::string_view method, std::string_view target, HttpTarget* parsed) {
+  *parsed = {.path = target.substr(0, target.find('?')), .host = ""};
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!Same(target.substr(0, scheme.size()), scheme)) continue;
+    const std::string_view rest = parsed->path.substr(scheme.size());
+    parsed->host = rest.substr(0, rest.find('/'));
+    parsed->path = rest.substr(parsed->host.size());
+    if (parsed->path.empty()) parsed->path = method == "OPTIONS" ? "*" : "/";
+    return !parsed->host.empty();
+  }
+  return parsed->path.substr(0, 1) == "/" || (target == "*" && method == "OPTIONS");
+}
+
 bool IsServedHost(std::string_view host, const std::vector<std::string>& names) {
   const std::string_view name = NameOf(host);
   if (name.empty()) return false;

@@ -20,6 +20,18 @@ inline constexpr size_t kMaxFields = 100;
 // Content-Type, ...). 415: a compressed body. 431: too many fields.
 HttpRefusal CheckHead(std::string_view head);
 
+// Whether a line ends with a line feed alone, which CheckHead would refuse.
+bool HasBareLineFeed(std::string_view head);
+
+// The target of a request (RFC 9112, 3.2).
+struct HttpTarget {
+  std::string_view path;  // "/a/b" without the query; or "*", the server as a whole, which OPTIONS may be for
+  std::string_view
+      host;  // of the absolute form, "http://host:8000/a/b", where it stands for the field Host; else empty
+};
+// False: the target has none of the forms. The parts are of `target`.
+bool ParseTarget(std::string_view method, std::string_view target, HttpTarget* parsed);
+
 // Whether a page that a browser shows under the name `host` (with or without a port) is this server's own: an address,
 // localhost, or one of `names` ("*.example.com" and "*" match any label there).
 bool IsServedHost(std::string_view host, const std::vector<std::string>& names);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/field_error.h"
+#include "base/json_text.h"
 #include "base/utf8.h"
 #include "http/bodies.pb.h"
 #include "server/http/json_out.h"
@@ -31,7 +32,8 @@ constexpr size_t kMostShown = 64;  // bytes of a name, in an error
 
 class Reader final : public nlohmann::json_sax<json> {
  public:
-  Reader(JsonDialect dialect, Message& root, MemoryHold& memory) : dialect_(dialect), root_(root), memory_(memory) {}
+  Reader(JsonDialect dialect, Message& root, MemoryHold& memory, const RequestLimits& limits)
+      : dialect_(dialect), root_(root), memory_(memory), limits_(limits) {}
 
   const absl::Status& status() const { return status_; }
   bool Reserve(uint64_t bytes) {
@@ -78,7 +80,7 @@ class Reader final : public nlohmann::json_sax<json> {
     const FieldDescriptor* field = top.field;
     if (field == nullptr || field->message_type() == nullptr || (top.kind == Kind::kObject && field->is_repeated()) ||
         field->message_type() == http::Content::descriptor()) {
-      return Fail("is an object; it must be none");
+      return FailKind("an object");
     }
     return Push({Kind::kObject, Child(top, *field)});
   }
@@ -129,7 +131,7 @@ class Reader final : public nlohmann::json_sax<json> {
       content->set_list(true);
       return Push({Kind::kContent, content});
     }
-    return Fail("is a list; it must be none");
+    return FailKind("a list");
   }
   bool end_array() override {
     --depth_;
@@ -227,18 +229,28 @@ class Reader final : public nlohmann::json_sax<json> {
       return Set(*top.message->GetDescriptor()->FindFieldByNumber(1), std::move(value), *top.message);
     }
     const FieldDescriptor& field = *top.field;
-    if (top.kind == Kind::kObject && field.is_repeated()) return Fail("must be a list");
-    if (field.message_type() == http::Content::descriptor()) {
-      if (!std::holds_alternative<std::string>(value)) return Fail("must be a string or a list");
+    const bool list = top.kind == Kind::kObject && field.is_repeated();
+    const bool content = field.message_type() == http::Content::descriptor();
+    if (list || (content && !std::holds_alternative<std::string>(value))) {
+      return Fail(Instead(value, /*shows_text=*/false, Expected()));
+    }
+    if (content) {
       static_cast<http::Content*>(Child(top, field))->add_texts(std::get<std::string>(std::move(value)));
       return true;
     }
     return Set(field, std::move(value), *top.message);
   }
   bool Set(const FieldDescriptor& field, JsonScalar value, Message& message) {
-    const char* allowed = SetScalar(field, dialect_, std::move(value), message);
-    return allowed == nullptr || Fail(absl::StrCat("must be ", allowed));
+    const std::string wrong = SetScalar(field, dialect_, std::move(value), limits_, message);
+    return wrong.empty() || Fail(wrong);
   }
+  // What may stand where a value does that is read.
+  std::string Expected() const {
+    const Frame& top = frames_.back();
+    if (top.kind == Kind::kIds) return "a token id, an integer of 32 bits";
+    return ExpectedOf(*top.field, /*element=*/top.kind == Kind::kList, limits_);
+  }
+  bool FailKind(const char* kind) { return Fail(absl::StrCat("is ", kind, "; expected ", Expected())); }
   // An element of a list that is no list.
   bool AddTo(http::Content& content, JsonScalar value) {
     if (auto* text = std::get_if<std::string>(&value)) {
@@ -294,6 +306,7 @@ class Reader final : public nlohmann::json_sax<json> {
   const JsonDialect dialect_;
   Message& root_;
   MemoryHold& memory_;
+  const RequestLimits& limits_;
   absl::Status status_;
   absl::Status unknown_;  // of a field that is not taken, until its value comes
   uint64_t needed_ = 0, reserved_ = 0, parts_ = 0;
@@ -306,10 +319,11 @@ class Reader final : public nlohmann::json_sax<json> {
 
 }  // namespace
 
-absl::Status ReadJson(std::string_view text, JsonDialect dialect, Message& message, MemoryHold& memory) {
-  Reader reader(dialect, message, memory);
+absl::Status ReadJson(std::string_view text, JsonDialect dialect, Message& message, MemoryHold& memory,
+                      const RequestLimits& limits) {
+  Reader reader(dialect, message, memory, limits);
   if (!reader.Reserve(kBytesOfLexer * text.size())) return reader.status();
-  const bool read = json::sax_parse(text.begin(), text.end(), &reader);
+  const bool read = SaxParse(text, reader);
   if (read || !reader.status().ok()) return reader.status();
   return absl::InvalidArgumentError("the body is no JSON");
 }

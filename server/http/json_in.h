@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "server/base/memory.h"
+#include "server/base/options.h"
 
 namespace edgewise::server {
 
@@ -21,11 +22,12 @@ enum class JsonDialect {
 
 // The object in `text` becomes `message`, which is empty. A field of the message edgewise.http.Json takes any value,
 // one of edgewise.http.Content a text, token ids, or lists (bodies.proto). A null leaves its field out. `memory` grows
-// by what the reader and the message take, before they take it. INVALID_ARGUMENT, with the field where there is one: no
-// JSON of UTF-8, a field that the message lacks, has twice or takes otherwise, more than kMaxJsonDepth levels.
+// by what the reader and the message take, before they take it. `limits`: as errors of another type name them.
+// INVALID_ARGUMENT, with the field where there is one: no JSON of UTF-8, a field that the message lacks, has twice or
+// takes otherwise, more than kMaxJsonDepth levels.
 // RESOURCE_EXHAUSTED: more than kMaxParts objects and strings, or no memory. Any thread.
 absl::Status ReadJson(std::string_view text, JsonDialect dialect, google::protobuf::Message& message,
-                      MemoryHold& memory);
+                      MemoryHold& memory, const RequestLimits& limits = {});
 
 }  // namespace edgewise::server
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <variant>
 
+#include "server/base/options.h"
 #include "server/http/json_in.h"
 
 namespace edgewise::server {
@@ -15,10 +16,21 @@ namespace edgewise::server {
 // Negative integers are int64_t, others uint64_t; what has a fraction, an exponent or more digits is a double.
 using JsonScalar = std::variant<bool, int64_t, uint64_t, double, std::string>;
 
-// Sets the field, or adds to it where it is repeated. Returns what is allowed there where the value is not; null: it is
-// set. `field` is of no message.
-const char* SetScalar(const google::protobuf::FieldDescriptor& field, JsonDialect dialect, JsonScalar value,
-                      google::protobuf::Message& message);
+// The values that a field takes, as errors say it: "an integer from 1 to 4096", "a list", "a string". With `element`,
+// those that a list takes as its elements.
+std::string ExpectedOf(const google::protobuf::FieldDescriptor& field, bool element, const RequestLimits& limits);
+
+// "is 7; expected " in front of what is expected. `shows_text`: strings are shown, shortened; without it they may be
+// words of an input, and are not.
+std::string Instead(const JsonScalar& value, bool shows_text, const std::string& expected);
+
+// "an object", "a list" or "a string", of which nothing is shown; other JSON as it is, shortened.
+std::string KindOfJson(const std::string& text);
+
+// Sets the field, or adds to it where it is repeated. Returns what is wrong where the value is not allowed (Instead);
+// empty: it is set. Strings are shown where they stand for one number or name.
+std::string SetScalar(const google::protobuf::FieldDescriptor& field, JsonDialect dialect, JsonScalar value,
+                      const RequestLimits& limits, google::protobuf::Message& message);
 
 }  // namespace edgewise::server
 

@@ -12,7 +12,8 @@ namespace edgewise::server {
 
 struct HttpRequest {
   std::string method;
-  std::string path;                    // as sent, without the query
+  std::string path;                    // as sent, without host and query
+  std::string host;                    // that the client reaches the server by, with or without a port; empty: none
   std::vector<std::string> arguments;  // the segments that the route's path leaves open, decoded
   std::string id;                      // X-Request-Id; empty: none
   std::string if_none_match;           // as sent

@@ -39,7 +39,8 @@ void AnswerMessage(Exchange& exchange, absl::Status status, const google::protob
 template <typename Message>
 std::unique_ptr<Message> Read(Exchange& exchange) {
   auto message = std::make_unique<Message>();
-  const absl::Status status = ReadJson(exchange.request.body, JsonDialect::kProtobuf, *message, exchange.body_memory);
+  const absl::Status status =
+      ReadJson(exchange.request.body, JsonDialect::kProtobuf, *message, exchange.body_memory, parts.options.limits);
   exchange.request.body = std::string();
   if (status.ok()) {
     if (message->request_id().empty()) message->set_request_id(exchange.request.id);

@@ -100,7 +100,8 @@ void WriteBody(const v1::PredictResponse& response, const std::string& model, bo
 void Serve(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
   http::OpenAiEmbeddings body;
   absl::StatusOr<v1::PredictRequest> request;
-  absl::Status status = ReadJson(exchange->request.body, JsonDialect::kPlain, body, exchange->body_memory);
+  absl::Status status =
+      ReadJson(exchange->request.body, JsonDialect::kPlain, body, exchange->body_memory, parts.options.limits);
   exchange->request.body = std::string();
   if (status.ok()) {
     request = ParseEmbeddings(body, parts.repository);

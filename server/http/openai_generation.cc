@@ -369,7 +369,8 @@ void Choice::Send(std::unique_ptr<v1::GenerateResponse> message) { all.OnToken(*
 void Serve(CallParts& parts, const std::shared_ptr<Exchange>& exchange, bool chat) {
   http::OpenAiGeneration body;
   absl::StatusOr<GenerationPlan> plan;
-  absl::Status status = ReadJson(exchange->request.body, JsonDialect::kPlain, body, exchange->body_memory);
+  absl::Status status =
+      ReadJson(exchange->request.body, JsonDialect::kPlain, body, exchange->body_memory, parts.options.limits);
   exchange->request.body = std::string();
   if (status.ok()) {
     plan = ParseGeneration(body, chat, parts.options.limits);

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "base/field_error.h"
 #include "base/status_macros.h"
+#include "server/http/json_scalar.h"
 #include "server/http/openai.h"
 
 namespace edgewise::server {
@@ -117,9 +118,10 @@ absl::Status TakeMessages(http::OpenAiGeneration& body, v1::GenerateRequest& req
     ours.set_content(std::move(text));
   }
   std::string arguments = std::move(*body.mutable_chat_template_kwargs()->mutable_text());
-  REFUSE_IF(!arguments.empty() && arguments[0] != '{', "chat_template_kwargs", "must be an object");
+  REFUSE_IF(!arguments.empty() && arguments[0] != '{', "chat_template_kwargs", "is ", KindOfJson(arguments),
+            "; expected an object");
   const std::string& tools = body.tools().text();
-  REFUSE_IF(!tools.empty() && tools[0] != '[', "tools", "must be a list");
+  REFUSE_IF(!tools.empty() && tools[0] != '[', "tools", "is ", KindOfJson(tools), "; expected a list");
   if (!tools.empty() && tools != "[]") {
     if (arguments.empty()) arguments = "{}";
     arguments.pop_back();
@@ -162,15 +164,15 @@ absl::Status SetSampling(const http::OpenAiGeneration& body, const RequestLimits
   const double top_p = body.has_top_p() ? body.top_p() : 1.0;
   // Ours is off at 0, and 1 leaves out what rounding leaves out.
   request.set_top_p(top_p == 1.0 ? 0.0 : top_p == 0.0 ? std::numeric_limits<double>::min() : top_p);
-  REFUSE_IF(body.stop().ids_size() > 0 || body.stop().parts_size() > 0, "stop",
-            "must be a string or a list of strings");
+  REFUSE_IF(body.stop().ids_size() > 0 || body.stop().parts_size() > 0, "stop", "has ",
+            body.stop().ids_size() > 0 ? "numbers" : "objects", "; expected a string or a list of strings");
   *request.mutable_stop() = body.stop().texts();
   if (!body.has_seed()) return absl::OkStatus();
   const std::string text = Whole(body.seed().text());
   uint64_t seed = 0;
   int64_t negative = 0;
   const bool valid = absl::SimpleAtoi(text, &seed) || absl::SimpleAtoi(text, &negative);
-  REFUSE_IF(!valid || text[0] == '"', "seed", "is ", Quoted(text), "; it must be an integer of 64 bits");
+  REFUSE_IF(!valid || text[0] == '"', "seed", "is ", Quoted(text), "; expected an integer of 64 bits");
   if (negative < 0) seed = static_cast<uint64_t>(negative);
   REFUSE_IF(body.edgewise().has_seed() && body.edgewise().seed() != seed, "seed", "is ", text,
             " beside another edgewise.seed; give one of them");

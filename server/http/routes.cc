@@ -39,6 +39,12 @@ bool TakePattern(std::string_view pattern, std::string_view& path, std::vector<s
 
 void Routes::Add(Route route) { routes_.push_back(std::move(route)); }
 
+std::map<std::string, std::string>::const_iterator Routes::FindHint(const std::string& path) const {
+  const auto hint = hints_.find(path);
+  const size_t colon = path.rfind(':');
+  return hint != hints_.end() || colon == std::string::npos ? hint : hints_.find(path.substr(colon));
+}
+
 Routes::Match Routes::Find(const std::string& method, const std::string& path) const {
   Match match;
   size_t longest = 0;
@@ -67,8 +73,8 @@ Routes::Match Routes::Find(const std::string& method, const std::string& path) c
   });
   if (match.allow.empty() && refused != refusals_.end()) {
     match.refusal = {400, absl::UnimplementedError(refused->second)};
-  } else if (match.allow.empty()) {
-    const auto hint = hints_.find(path);
+  } else if (const auto hint = FindHint(path); match.allow.empty() || hint != hints_.end()) {
+    match.allow.clear();
     match.refusal = {
         404, absl::UnimplementedError(absl::StrCat("there is no ", Quoted(path), hint == hints_.end() ? "" : "; ",
                                                    hint == hints_.end() ? "" : hint->second))};

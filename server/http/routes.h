@@ -45,7 +45,7 @@ class Routes {
   // Paths that begin with these segments, and that no route has, are refused with 400 and this reason.
   void AddRefusal(std::string path, std::string why) { refusals_.emplace_back(std::move(path), std::move(why)); }
 
-  // More to say of a path that no route has.
+  // More to say of a path that no route has; or of any that ends with ":verb", which none has with another method.
   void AddHint(std::string path, std::string hint) { hints_[std::move(path)] = std::move(hint); }
 
   struct Match {
@@ -60,6 +60,8 @@ class Routes {
   const std::vector<Route>& all() const { return routes_; }
 
  private:
+  std::map<std::string, std::string>::const_iterator FindHint(const std::string& path) const;
+
   std::vector<Route> routes_;
   std::vector<std::pair<std::string, ErrorBody>> apis_;
   std::vector<std::pair<std::string, std::string>> refusals_;

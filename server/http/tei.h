@@ -99,7 +99,8 @@ std::vector<Rank> RanksOf(const v1::PredictResponse& response, const ModelConfig
 template <typename Body>
 bool ReadTeiBody(const TeiCall& call, Body& body) {
   Exchange& exchange = *call.exchange;
-  absl::Status status = ReadJson(exchange.request.body, JsonDialect::kPlain, body, exchange.body_memory);
+  absl::Status status =
+      ReadJson(exchange.request.body, JsonDialect::kPlain, body, exchange.body_memory, call.parts.options.limits);
   if (status.ok() && !call.model.empty()) {
     const bool differs = !body.model().empty() && body.model() != call.model;
     if (differs) status = FieldError("model", absl::StrCat("is ", Quoted(body.model()), "; the path names another"));

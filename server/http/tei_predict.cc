@@ -188,7 +188,11 @@ absl::Status AddInput(const json& value, const std::string& field, v1::Truncate 
   const auto is_text = [](const json& one) { return one.is_string(); };
   REFUSE_IF(list ? value.empty() || value.size() > 2 || !std::all_of(value.begin(), value.end(), is_text)
                  : !value.is_string(),
-            field, "must be a string, or a list of one or two strings");
+            field, "is ",
+            list                ? "another list"
+            : value.is_object() ? "an object"
+                                : value.dump(),
+            "; expected a string, or a list of one or two strings");
   v1::Input& input = *request.add_inputs();
   input.mutable_sequence()->set_text((list ? value[0] : value).get<std::string>());
   input.mutable_sequence()->set_truncate(truncate);

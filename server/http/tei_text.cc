@@ -78,7 +78,8 @@ absl::StatusOr<const std::string*> PromptOf(const http::TeiTokenize& body, const
 
 absl::Status WriteAllTokens(const TeiCall& call, http::TeiTokenize& body, const LoadedModel& model, JsonOut& json) {
   const HfTokenizer& tokenizer = *model.model->tokenizer();
-  REFUSE_IF(body.inputs().ids_size() > 0 || body.inputs().parts_size() > 0, "inputs", "must be a text, or texts");
+  REFUSE_IF(body.inputs().ids_size() > 0 || body.inputs().parts_size() > 0, "inputs",
+            body.inputs().ids_size() > 0 ? "has token ids" : "has objects", "; expected a text, or a list of texts");
   REFUSE_IF(body.inputs().texts().empty(), "inputs", "is missing or empty");
   ASSIGN_OR_RETURN(const std::string* const prompt, PromptOf(body, model.model->config()));
   const EncodeOptions options{.add_special_tokens = !body.has_add_special_tokens() || body.add_special_tokens()};
@@ -110,7 +111,8 @@ void Tokenize(const TeiCall& call) {
 
 absl::Status WriteTexts(const TeiCall& call, const http::TeiDecode& body, const HfTokenizer& tokenizer, JsonOut& json) {
   const auto& lists = body.ids().ids();
-  REFUSE_IF(body.ids().texts_size() > 0 || body.ids().parts_size() > 0, "ids", "must be token ids, or lists of them");
+  REFUSE_IF(body.ids().texts_size() > 0 || body.ids().parts_size() > 0, "ids",
+            body.ids().texts_size() > 0 ? "has texts" : "has objects", "; expected token ids, or lists of them");
   REFUSE_IF(lists.empty(), "ids", "is missing or empty");
   MemoryHold& memory = call.exchange->memory;
   const Ticket ticket = TicketOf(*call.exchange, Rpc::kPredict, memory);

@@ -286,7 +286,7 @@ absl::Status ReadInfer(const Model& model, const RequestLimits& limits, const Mo
             "has the first of a pair alone; the second is ", TensorsOfSequence(model, "_pair"));
   RETURN_IF_ERROR(ReadOutputs(message, model, call));
   for (const auto& [key, parameter] : message.parameters()) {
-    RETURN_IF_ERROR(SetInferParameter(key, parameter, bounds, call));
+    RETURN_IF_ERROR(SetInferParameter(key, parameter, limits, bounds, call));
   }
   return absl::OkStatus();
 }

@@ -15,6 +15,7 @@
 #include "oip/v2/open_inference.pb.h"
 #include "server/base/memory.h"
 #include "server/base/options.h"
+#include "server/http/json_scalar.h"
 #include "server/oip/model_tensors.h"
 #include "server/oip/tensors.h"
 #include "server/request/request.h"
@@ -59,7 +60,9 @@ absl::Status WriteInfer(const InferCall& call, const v1::PredictResponse& respon
 // Sets the field of `request`, or of `call`, that a parameter of a call is for. INVALID_ARGUMENT: there is none of this
 // name, or another value is needed.
 absl::Status SetInferParameter(const std::string& key, const inference::InferParameter& parameter,
-                               const InferBounds& bounds, InferCall& call);
+                               const RequestLimits& limits, const InferBounds& bounds, InferCall& call);
+// Its value; a text that is empty where it has none.
+JsonScalar ScalarOf(const inference::InferParameter& parameter);
 // The parameter that sets a field of a request; empty: none does.
 std::string ParameterOf(const std::string& field);
 

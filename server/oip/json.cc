@@ -13,6 +13,7 @@
 #include "http/bodies.pb.h"
 #include "server/http/json_in.h"
 #include "server/http/json_scalar.h"
+#include "server/oip/infer.h"
 
 namespace edgewise::server {
 namespace {
@@ -77,11 +78,11 @@ class DataReader final : public nlohmann::json_sax<json> {
 
  private:
   bool Add(JsonScalar value) {
-    const char* allowed = field_.type() == FieldDescriptor::TYPE_BYTES
-                              ? "a string"
-                              : SetScalar(field_, JsonDialect::kPlain, std::move(value), contents_);
-    if (allowed != nullptr) wrong_ = absl::StrCat("has an element that is not ", allowed);
-    return allowed == nullptr && Count();
+    const std::string wrong = field_.type() == FieldDescriptor::TYPE_BYTES
+                                  ? Instead(value, /*shows_text=*/false, "a string")
+                                  : SetScalar(field_, JsonDialect::kPlain, std::move(value), {}, contents_);
+    if (!wrong.empty()) wrong_ = absl::StrCat("has an element that ", wrong);
+    return wrong.empty() && Count();
   }
   // Counts one element; all are equally deep: at 1, or as the shape has sizes.
   bool Count() {
@@ -112,7 +113,7 @@ absl::Status ReadData(const http::OipInput& input, const std::string& field, Mem
   const FieldDescriptor* contents = ContentsOf(tensor.datatype());
   if (contents == nullptr) return absl::OkStatus();  // no model takes it
   const std::string& text = input.data().text();
-  REFUSE_IF(text.empty() || text[0] != '[', field + ".data", "must be a list");
+  REFUSE_IF(text.empty() || text[0] != '[', field + ".data", "is ", KindOfJson(text), "; expected a list");
   const auto elements = static_cast<uint64_t>(std::count(text.begin(), text.end(), ',') + 1);
   RETURN_IF_ERROR(memory.Resize(memory.bytes() + text.size() + kBytesOfElement * elements));
   DataReader reader(*contents, tensor.shape(), *tensor.mutable_contents());
@@ -124,7 +125,7 @@ absl::Status ReadParameters(const http::Json& given, const std::string& field, M
                             Parameters& parameters) {
   const std::string& text = given.text();
   if (text.empty()) return absl::OkStatus();
-  REFUSE_IF(text[0] != '{', field, "must be an object");
+  REFUSE_IF(text[0] != '{', field, "is ", KindOfJson(text), "; expected an object");
   const auto values = std::count_if(text.begin(), text.end(), [](char c) { return c == ',' || c == '[' || c == '{'; });
   RETURN_IF_ERROR(
       memory.Resize(memory.bytes() + 2 * text.size() + kBytesOfParameter * static_cast<uint64_t>(values + 1)));
@@ -142,7 +143,9 @@ absl::Status ReadParameters(const http::Json& given, const std::string& field, M
     } else if (value.is_string()) {
       parameter.set_string_param(value.get<std::string>());
     } else {
-      return FieldError(field, absl::StrCat("has ", Quoted(key), ", which must be a string, a number, true or false"));
+      const char* const kind = value.is_array() ? "a list" : value.is_null() ? "null" : "an object";
+      return FieldError(field, absl::StrCat("has ", Quoted(key), ", which is ", kind,
+                                            "; expected a string, a number, true or false"));
     }
   }
   return absl::OkStatus();
@@ -153,7 +156,7 @@ absl::Status ReadFlag(const Parameters& parameters, const char* key, const std::
   const auto found = parameters.find(key);
   if (found == parameters.end()) return absl::OkStatus();
   REFUSE_IF(found->second.parameter_choice_case() != InferParameter::kBoolParam, absl::StrCat(field, ".", key),
-            "must be true or false");
+            Instead(ScalarOf(found->second), /*shows_text=*/true, "true or false"));
   flag = found->second.bool_param();
   return absl::OkStatus();
 }

@@ -41,35 +41,20 @@ constexpr std::pair<const char*, const char*> kParameters[] = {{"max_edges", "bu
 // Those of each text.
 constexpr const char* kOfTexts[] = {"truncate", "prompt_name"};
 
-JsonScalar ScalarOf(const InferParameter& parameter) {
-  switch (parameter.parameter_choice_case()) {
-    case InferParameter::kBoolParam:
-      return parameter.bool_param();
-    case InferParameter::kInt64Param:
-      return parameter.int64_param();
-    case InferParameter::kDoubleParam:
-      return parameter.double_param();
-    case InferParameter::kUint64Param:
-      return parameter.uint64_param();
-    default:
-      return parameter.string_param();
-  }
-}
-
 absl::Status Set(const std::string& field, const InferParameter& parameter, const FieldDescriptor& descriptor,
-                 Message& message) {
+                 const RequestLimits& limits, Message& message) {
   const auto* oneof = descriptor.real_containing_oneof();
   REFUSE_IF(oneof != nullptr && message.GetReflection()->HasOneof(message, oneof), field, "is given beside another ",
             oneof->name(), "; choose one of them");
-  const char* allowed = SetScalar(descriptor, JsonDialect::kProtobuf, ScalarOf(parameter), message);
-  REFUSE_IF(allowed != nullptr, field, "must be ", allowed);
-  return absl::OkStatus();
+  const std::string wrong = SetScalar(descriptor, JsonDialect::kProtobuf, ScalarOf(parameter), limits, message);
+  return wrong.empty() ? absl::OkStatus() : FieldError(field, wrong);
 }
 
-absl::Status SetOfTexts(const std::string& name, const InferParameter& parameter, const InferBounds& bounds,
-                        v1::PredictRequest& request) {
+absl::Status SetOfTexts(const std::string& name, const InferParameter& parameter, const RequestLimits& limits,
+                        const InferBounds& bounds, v1::PredictRequest& request) {
   v1::Sequence sequence;
-  RETURN_IF_ERROR(Set("parameters." + name, parameter, *v1::Sequence::descriptor()->FindFieldByName(name), sequence));
+  const FieldDescriptor* field = v1::Sequence::descriptor()->FindFieldByName(name);
+  RETURN_IF_ERROR(Set("parameters." + name, parameter, *field, limits, sequence));
   const uint64_t copies = parameter.string_param().size() * static_cast<uint64_t>(request.inputs_size());
   RETURN_IF_ERROR(HoldCopies(copies, 0, bounds.message_limit, bounds.memory));
   for (v1::Input& input : *request.mutable_inputs()) {
@@ -82,9 +67,13 @@ absl::Status SetOfTexts(const std::string& name, const InferParameter& parameter
 
 absl::Status SetTimeout(const InferParameter& parameter, InferCall& call) {
   v1::Ensemble number;  // of 64 bits
-  RETURN_IF_ERROR(Set("parameters.timeout", parameter, *v1::Ensemble::descriptor()->FindFieldByName("seed"), number));
-  REFUSE_IF(number.seed() > kMostMicroseconds, "parameters.timeout", "is ", number.seed(), "; allowed are 0 to ",
-            kMostMicroseconds, " microseconds");
+  const FieldDescriptor* field = v1::Ensemble::descriptor()->FindFieldByName("seed");
+  const bool integer = SetScalar(*field, JsonDialect::kProtobuf, ScalarOf(parameter), {}, number).empty();
+  if (!integer || number.seed() > kMostMicroseconds) {
+    return FieldError("parameters.timeout",
+                      Instead(ScalarOf(parameter), /*shows_text=*/true,
+                              absl::StrCat("an integer from 0 to ", kMostMicroseconds, ", of microseconds")));
+  }
   if (number.seed() > 0) call.timeout = std::chrono::microseconds(number.seed());
   return absl::OkStatus();
 }
@@ -100,23 +89,38 @@ absl::Status Unknown(const std::string& key) {
 
 }  // namespace
 
-absl::Status SetInferParameter(const std::string& key, const InferParameter& parameter, const InferBounds& bounds,
-                               InferCall& call) {
+JsonScalar ScalarOf(const InferParameter& parameter) {
+  switch (parameter.parameter_choice_case()) {
+    case InferParameter::kBoolParam:
+      return parameter.bool_param();
+    case InferParameter::kInt64Param:
+      return parameter.int64_param();
+    case InferParameter::kDoubleParam:
+      return parameter.double_param();
+    case InferParameter::kUint64Param:
+      return parameter.uint64_param();
+    default:
+      return parameter.string_param();
+  }
+}
+
+absl::Status SetInferParameter(const std::string& key, const InferParameter& parameter, const RequestLimits& limits,
+                               const InferBounds& bounds, InferCall& call) {
   MemoryHold& memory = bounds.memory;
   if (absl::StartsWith(key, "triton_") || key == "binary_data_output") return absl::OkStatus();  // of the client
   if (key == "timeout") return SetTimeout(parameter, call);
   RETURN_IF_ERROR(memory.Resize(memory.bytes() + parameter.string_param().size()));
   for (const char* name : kOfTexts) {
-    if (key == name) return SetOfTexts(key, parameter, bounds, call.request);
+    if (key == name) return SetOfTexts(key, parameter, limits, bounds, call.request);
   }
   for (const auto& [name, path] : kParameters) {
     if (key != name) continue;
     const std::string field = "parameters." + key;
     if (key == "override") {
       REFUSE_IF(parameter.parameter_choice_case() != InferParameter::kStringParam, field,
-                "must be a text with a JSON object");
-      return Within(
-          field, ReadJson(parameter.string_param(), JsonDialect::kProtobuf, *call.request.mutable_override(), memory));
+                Instead(ScalarOf(parameter), /*shows_text=*/true, "a text with a JSON object"));
+      return Within(field, ReadJson(parameter.string_param(), JsonDialect::kProtobuf, *call.request.mutable_override(),
+                                    memory, limits));
     }
     Message* message = &call.request;
     std::string last = path;
@@ -125,7 +129,7 @@ absl::Status SetInferParameter(const std::string& key, const InferParameter& par
       message = message->GetReflection()->MutableMessage(message, outer);
       last.erase(0, dot + 1);
     }
-    return Set(field, parameter, *message->GetDescriptor()->FindFieldByName(last), *message);
+    return Set(field, parameter, *message->GetDescriptor()->FindFieldByName(last), limits, *message);
   }
   return Unknown(key);
 }

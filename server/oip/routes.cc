@@ -127,6 +127,9 @@ void Infer(CallParts& parts, const ExchangePtr& exchange) {
 
 void AddOpenInferenceRoutes(Routes& routes, CallParts& parts) {
   routes.AddApi("/v2", PlainError);
+  for (const char* verb : {":predict", ":explain"}) {
+    routes.AddHint(verb, "version 1 of KServe's protocol is not served: POST to /v2/models/NAME/infer");
+  }
   for (const char* memory : {"/v2/systemsharedmemory", "/v2/cudasharedmemory"}) {
     routes.AddRefusal(memory, "shared memory is not served: send tensors in the body");
   }

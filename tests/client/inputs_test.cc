@@ -73,7 +73,9 @@ TEST(InputLineTest, FeaturesAndBiasesArriveRowByRow) {
 
 TEST(InputLineTest, EachFaultIsNamed) {
   const std::pair<const char*, const char*> kCases[] = {
-      {"{\"text\": ", "not valid JSON; expected a JSON object a line, such as {\"text\": \"a warm film\"}"},
+      {"{\"text\": ",
+       "not valid JSON: column 10: the text ends; a value is expected; expected a JSON object a line, such as "
+       "{\"text\": \"a warm film\"}"},
       {"[1]", "not a JSON object; expected a JSON object a line"},
       {"{}", "none of text, token_ids, features and image"},
       {R"({"second_text": "b"})", "none of text, token_ids, features and image"},

@@ -7,6 +7,7 @@
 #include "edgewise/v1/inference.pb.h"
 #include "http/bodies.pb.h"
 #include "server/base/memory.h"
+#include "server/http/body.h"
 #include "server/http/head.h"
 #include "server/http/json_in.h"
 #include "server/http/openai.h"
@@ -67,6 +68,21 @@ void ReadGeneration(const std::string& text, bool chat) {
   }
 }
 
+// A body in chunks is the same whether it comes whole or byte by byte.
+void ReadChunks(const std::string& bytes) {
+  auto whole = server::BodyReader::OfChunks(1 << 16), parts = whole;
+  std::string body, same;
+  const size_t used = whole.Read(bytes, body);
+  size_t at = 0;
+  while (at < bytes.size() && !parts.done() && parts.refusal().code == 0) {
+    at += parts.Read(std::string_view(bytes).substr(at, 1), same);
+  }
+  Require(at == used && body == same, "chunks are the same in parts");
+  Require(whole.done() == parts.done() && whole.refusal().code == parts.refusal().code, "and so is their end");
+  Require(body.size() <= used, "a body has no more than was sent");
+  if (whole.refusal().code != 0) RequireError(whole.refusal().status);
+}
+
 // A body of infer: JSON, and behind a NUL the bytes of its tensors.
 void ReadInfer(const std::string& text) {
   const size_t end = text.find('\0');
@@ -103,6 +119,11 @@ void FuzzHttp(const std::string& bytes) {
       const server::HttpRefusal refusal = server::CheckHead(rest);
       Require((refusal.code == 0) == refusal.status.ok(), "a refusal has a reason");
       if (refusal.code != 0) RequireError(refusal.status);
+      ReadChunks(rest);
+      server::HttpTarget target;
+      if (server::ParseTarget("GET", rest, &target)) {
+        Require(target.path.substr(0, 1) == "/" && target.path.find('?') == std::string::npos, "a path is one");
+      }
       server::IsServedHost(rest, {"*.example.com"});
       server::IsAllowedOrigin(rest, "localhost", {});
       std::string decoded;

@@ -40,7 +40,7 @@ TEST(TemplateArgumentsTest, WhatIsNoObjectIsRefused) {
     EXPECT_EQ(Refused(text).find("template_arguments is not JSON: "), 0u) << text << Refused(text);
     EXPECT_EQ(FirstInvalidByte(Refused(text)), Refused(text).size()) << text;
   }
-  EXPECT_EQ(Refused(std::string("{}\0", 3)), "template_arguments has a NUL character");
+  EXPECT_NE(Refused(std::string("{}\0", 3)).find("parse error at byte 3: a NUL"), std::string::npos);
   for (const char* number : {"9223372036854775808", "-9223372036854775809", "123456789012345678901234567890"}) {
     EXPECT_EQ(Refused(std::string(R"({"a": [)") + number + "]}"),
               "template_arguments has a whole number beyond 64 bits");

@@ -2,10 +2,9 @@
 #include <gmock/gmock.h>
 #include <google/protobuf/util/json_util.h>
 
-#include <filesystem>
-#include <fstream>
 #include <thread>
 
+#include "tests/server/cpu_time.h"
 #include "tests/server/http_fixture.h"
 
 namespace edgewise::server {
@@ -49,6 +48,7 @@ TEST(HttpCallsTest, GenerateIsThatOfGrpcAsEvents) {
   const HttpReply reply = HttpClient(http.port()).Post(kGenerate, JsonOf(ShortRequest()));
   ASSERT_EQ(reply.code, 200) << reply.body;
   EXPECT_EQ(reply.field("Content-Type"), "text/event-stream");
+  EXPECT_EQ(reply.field("X-Accel-Buffering"), "no") << "or nginx keeps tokens back";
   size_t token = 0;
   for (size_t at = 0, end; (end = reply.body.find("\n\n", at)) != std::string::npos; at = end + 2, ++token) {
     v1::GenerateResponse message;
@@ -121,19 +121,6 @@ TEST(HttpCallsTest, AClientThatGoesCancelsItsWork) {
   chat.Close();
   EXPECT_TRUE(WaitUntil("the end", [&] { return http.server.Metric(Of("lm-ssa-local", "generations_running")) == 0; }));
   EXPECT_TRUE(http.server.WaitForMetric("edgewise_call_memory_bytes", 0.0));
-}
-
-// CPU time, in ns, of this process's threads of that name.
-uint64_t CpuTimeOf(const std::string& name) {
-  uint64_t sum = 0;
-  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::string comm;
-    uint64_t ran = 0;
-    std::getline(std::ifstream(thread.path() / "comm"), comm);
-    std::ifstream(thread.path() / "schedstat") >> ran;
-    if (comm == name) sum += ran;
-  }
-  return sum;
 }
 
 // Loans of the engine's turns (queue.h): it does not wake for the calls of a client that is alone.

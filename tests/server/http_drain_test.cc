@@ -31,7 +31,7 @@ class HttpDrainTest : public ::testing::TestWithParam<bool> {
   }
 
   std::unique_ptr<HttpClient> Connect(bool* refused) {
-    if (!GetParam()) return std::make_unique<HttpClient>(http_->port(), refused);
+    if (!GetParam()) return std::make_unique<HttpClient>(http_->port(), 1, refused);
     return std::make_unique<TlsClient>(http_->port(), TlsClientOptions(), refused);
   }
   Server& server() { return http_->server.server(); }

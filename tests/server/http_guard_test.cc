@@ -29,15 +29,17 @@ TEST(HttpGuardTest, AnOpenAddressNeedsTlsOrAnExplicitWord) {
   EXPECT_THAT(MakeCredentials(options).status().message(), HasSubstr("--auth_token_file with --http_listen"));
 }
 
-TEST(HttpGuardTest, EveryRouteButHealthNeedsTheTokenWhenThereIsOne) {
+TEST(HttpGuardTest, EveryRouteButHealthAndThePageNeedsTheTokenWhenThereIsOne) {
   TestFolder folder;
   folder.Write("tokens", "0123456789abcdef\n");
   ServerOptions options = HttpOptions();
   options.security.auth_token_file = folder.path() + "/tokens";
   HttpServerFixture http(options);
-  for (const char* path : {"/livez", "/readyz", "/health", "/healthz", "/v2/health/live", "/v2/health/ready"}) {
+  for (const char* path :
+       {"/livez", "/readyz", "/health", "/healthz", "/v2/health/live", "/v2/health/ready", "/", "/page/page.js"}) {
     EXPECT_EQ(http.Get(path).code, 200) << path;
   }
+  EXPECT_EQ(HttpClient(http.port()).Ask("OPTIONS", "*").code, 204);
   const std::string bearer = "Authorization: Bearer ";
   for (const char* path : {"/metrics", "/v1/models", "/v1/models/sbm", "/v2", "/v2/models/sbm", "/v2/models/stats"}) {
     EXPECT_EQ(http.Get(path).code, 401) << path;

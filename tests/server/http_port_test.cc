@@ -99,7 +99,7 @@ TEST_F(HttpPortTest, AConnectionAnswersOneRequestAfterTheOther) {
   EXPECT_TRUE(old.Ended());
 }
 
-// Whatever comes with it: clients of other protocols take a 413 for a text that is too long.
+// Whatever comes with it.
 TEST_F(HttpPortTest, AnotherPathIsNotFoundAndAnotherMethodNotAllowed) {
   const std::string body = "Content-Length: 5\r\n\r\nhello",
                     chunked = "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
@@ -112,7 +112,7 @@ TEST_F(HttpPortTest, AnotherPathIsNotFoundAndAnotherMethodNotAllowed) {
       for (const char* path : {"/metrics", "/healthz?x=1"}) {
         const HttpReply reply = Ask(start + path + " HTTP/1.1\r\n" + rest);
         if (std::string(method) == "GET") {
-          EXPECT_EQ(reply.code, rest == "\r\n" ? 200 : 413) << rest;
+          EXPECT_EQ(reply.code, rest == "\r\n" ? 200 : 400) << rest;
         } else {
           EXPECT_EQ(reply.code, 405) << method;
           EXPECT_EQ(reply.field("Allow"), "GET, HEAD");

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/server/http_client.h"
 #include "tests/server/test_server.h"
 #include "tests/support/paths.h"
 
@@ -405,6 +406,30 @@ TEST(BinaryTest, SighupReadsTheRepositoryAgain) {
   EXPECT_TRUE(process.WaitFor("\"event\":\"model loaded\",\"model\":\"late\"")) << process.output();
   process.Signal(SIGINT);
   EXPECT_EQ(process.Wait(), 0);
+}
+
+// A client of https that is given the port of http.
+TEST(BinaryTest, TlsToAPlainPortIsClosedAtOnceAndLogged) {
+  std::vector<std::string> arguments = Serving(tests::TestdataFolder());
+  arguments.push_back("--http_listen=127.0.0.1:0");
+  Process process(arguments);
+  ASSERT_TRUE(process.WaitFor("\"event\":\"model loaded\"")) << process.output();
+  const std::string key = "\"http_port\":";
+  const size_t at = process.output().find(key);
+  ASSERT_NE(at, std::string::npos) << process.output();
+  const int port = std::atoi(process.output().c_str() + at + key.size());
+  for (int i = 0; i < 30; ++i) {
+    HttpClient client(port);
+    client.Send(std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11));
+    EXPECT_TRUE(client.Ended());
+  }
+  EXPECT_TRUE(process.WaitFor(
+      "a client speaks TLS to --http_listen, where plain text is expected\",\"peer\":\"ipv4:127.0.0.1\""));
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
+  size_t lines = 0;
+  for (size_t line = 0; (line = process.output().find("speaks TLS", line + 1)) != std::string::npos;) ++lines;
+  EXPECT_LT(lines, 30u) << "at most ten a second";
 }
 
 TEST(BinaryTest, EveryLogLineIsOneJsonObject) {

@@ -91,7 +91,7 @@ struct TlsClientOptions {
 class TlsClient : public HttpClient {
  public:
   TlsClient(int port, const TlsClientOptions& options, bool* refused = nullptr)
-      : HttpClient(port, refused), context_(SSL_CTX_new(TLS_client_method())) {
+      : HttpClient(port, 1, refused), context_(SSL_CTX_new(TLS_client_method())) {
     std::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes without MSG_NOSIGNAL
     SSL_CTX* context = context_.get();
     SSL_CTX_set_min_proto_version(context, options.version);

@@ -11,7 +11,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "base/json_text.h"
 
 namespace edgewise::cli {
 
@@ -57,7 +59,7 @@ absl::StatusOr<int32_t> ToInt32(const std::string& field, const json& value) {
   return static_cast<int32_t>(value.get<int64_t>());
 }
 
-absl::Status NotAnInput(const char* what) {
+absl::Status NotAnInput(const std::string& what) {
   return absl::InvalidArgumentError(
       absl::StrCat(what, "; expected a JSON object a line, such as {\"text\": \"a warm film\"}"));
 }
@@ -276,8 +278,9 @@ absl::StatusOr<v1::Sequence> ReadImage(const std::string& field, const std::stri
 
 absl::StatusOr<LabelledInput> ParseInputLine(const std::string& line) {
   if (!IsUtf8(line)) return absl::InvalidArgumentError("not valid UTF-8");
-  const json object = json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (object.is_discarded()) return NotAnInput("not valid JSON");
+  const absl::StatusOr<json> parsed = ParseStrictJson(line);
+  if (!parsed.ok()) return NotAnInput(absl::StrReplaceAll(parsed.status().message(), {{"line 1, ", ""}}));
+  const json& object = *parsed;
   if (!object.is_object()) return NotAnInput("not a JSON object");
   constexpr const char* kFields[] = {"text",        "token_ids",    "features",   "image",
                                      "bias_values", "bias_buckets", "prompt_name"};
