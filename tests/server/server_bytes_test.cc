@@ -286,6 +286,18 @@ bool IsEnded(int descriptor) {
   }
 }
 
+// A connection for which another one gives way, once that has confirmed the bytes that the server has sent to it.
+int ConnectInPlaceOfAnother(TestServer& server) {
+  int descriptor = -1;
+  EXPECT_TRUE(WaitUntil("a connection", [&] {
+    descriptor = Connect(server);
+    if (Greeted(descriptor)) return true;
+    close(descriptor);
+    return false;
+  }));
+  return descriptor;
+}
+
 TEST(BytesTest, ConnectionsBeyondTheLimitAreClosedAndThoseThatEndMakeRoom) {
   ServerOptions options = TestOptions();
   options.max_connections_per_peer = 2;
@@ -312,8 +324,7 @@ TEST(BytesTest, AConnectionWithoutAnOpenCallGivesWayAndOneWithACallDoesNot) {
   EXPECT_EQ(watcher.Read(), 1);
   const int idle = Connect(server);
   EXPECT_TRUE(Greeted(idle));
-  const int next = Connect(server);
-  EXPECT_TRUE(Greeted(next));
+  const int next = ConnectInPlaceOfAnother(server);
   EXPECT_TRUE(IsEnded(idle));
   server.server().AnnounceDrain();
   EXPECT_EQ(watcher.Read(), 2) << "its connection is there";
@@ -327,8 +338,7 @@ TEST(BytesTest, ACallWithoutItsMessageDoesNotKeepItsConnection) {
   TestServer server(options);
   SilentCall silent(server);
   EXPECT_TRUE(server.WaitForMetric(kHeld, 32 << 10)) << "the call has come";
-  const int next = Connect(server);
-  EXPECT_TRUE(Greeted(next));
+  const int next = ConnectInPlaceOfAnother(server);
   EXPECT_EQ(silent.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   close(next);
 }
