@@ -126,8 +126,8 @@ void RequestHandler::StartApart(const Message& message, Ticket ticket) {
   if (ticket.memory != nullptr) {  // of the copy; once it is checked, of what is made of it
     const absl::Status held = ticket.memory->Resize(ticket.memory->bytes() + message.SpaceUsedLong());
     if (!held.ok()) {
-      CountUnadmitted(message, held);
-      return ticket.reply(held);
+      ticket.metrics = repository_.Resolve(message.model(), message.version()).metrics;
+      return Refuse(ticket, held);
     }
   }
   ticket.apart = true;

@@ -157,7 +157,7 @@ HttpRefusal Connection::CheckCaller() {
   CallParts* parts = host_.parts;
   if (parts == nullptr) return {};
   if (route->open) {  // what it takes is nothing, but what lies behind it is counted
-    exchange.account = parts->memory.AccountOf(exchange.principal.name);
+    exchange.account = parts->memory.AccountOf(exchange.call.principal.name);
     exchange.behind = MemoryHold(*exchange.account);
     return {};
   }

@@ -37,7 +37,7 @@ void AnswerMessage(Exchange& exchange, absl::Status status, const google::protob
 
 // The message of the body; empty where it was refused.
 template <typename Message>
-std::unique_ptr<Message> Read(Exchange& exchange) {
+std::unique_ptr<Message> Read(const CallParts& parts, Exchange& exchange) {
   auto message = std::make_unique<Message>();
   const absl::Status status =
       ReadJson(exchange.request.body, JsonDialect::kProtobuf, *message, exchange.body_memory, parts.options.limits);
@@ -51,7 +51,7 @@ std::unique_ptr<Message> Read(Exchange& exchange) {
 }
 
 void Predict(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
-  const std::unique_ptr<v1::PredictRequest> message = Read<v1::PredictRequest>(*exchange);
+  const std::unique_ptr<v1::PredictRequest> message = Read<v1::PredictRequest>(parts, *exchange);
   if (!message) return;
   auto response = std::make_shared<v1::PredictResponse>();
   Ticket ticket = TicketOf(*exchange, Rpc::kPredict, exchange->memory);
@@ -97,7 +97,7 @@ class Events final : public TokenStream, public std::enable_shared_from_this<Eve
 };
 
 void Generate(CallParts& parts, const std::shared_ptr<Exchange>& exchange) {
-  const std::unique_ptr<v1::GenerateRequest> message = Read<v1::GenerateRequest>(*exchange);
+  const std::unique_ptr<v1::GenerateRequest> message = Read<v1::GenerateRequest>(parts, *exchange);
   if (!message) return;
   const MemoryHold held = std::move(exchange->body_memory);  // the reply may come first, on another thread
   std::make_shared<Events>(exchange)->Start(parts, *message);

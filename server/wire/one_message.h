@@ -18,7 +18,7 @@ class OneMessageReactor : public RawReactor, private AwaitedCall {
  public:
   // `infers`: Call::infers.
   OneMessageReactor(RpcContext& context, RawCall& call, Rpc rpc, std::optional<Rpc> infers = std::nullopt)
-      : RawReactor(call), context_(context) {
+      : RawReactor(call), context_(context), apart_(rpc == Rpc::kListModels || rpc == Rpc::kGetModel) {
     record().rpc = rpc;
     record().infers = infers;
   }
@@ -39,7 +39,7 @@ class OneMessageReactor : public RawReactor, private AwaitedCall {
 
   RpcContext& context_;
   std::stop_source cancelled_;
-  bool apart_ = false;  // a short message is served on a thread for long work too: its answer may be long
+  bool apart_;  // a short message is served on a thread for long work too: its answer may be long
 
  private:
   const std::shared_ptr<MemoryAccount> account_ = context_.memory.AccountOf(record().principal.name);

@@ -39,7 +39,7 @@ class PredictReactor final : public UnaryReactor {
 
 class ListModelsReactor final : public UnaryReactor {
  public:
-  ListModelsReactor(RpcContext& context, RawCall& call, Rpc rpc) : UnaryReactor(context, call, rpc) { apart_ = true; }
+  using UnaryReactor::UnaryReactor;
 
  private:
   void Serve() override {
@@ -53,7 +53,7 @@ class ListModelsReactor final : public UnaryReactor {
 
 class GetModelReactor final : public UnaryReactor {
  public:
-  GetModelReactor(RpcContext& context, RawCall& call, Rpc rpc) : UnaryReactor(context, call, rpc) { apart_ = true; }
+  using UnaryReactor::UnaryReactor;
 
  private:
   void Serve() override {
