@@ -10,6 +10,7 @@
 #include "server/http/body.h"
 #include "server/http/head.h"
 #include "server/http/json_in.h"
+#include "server/http/json_message.h"
 #include "server/http/openai.h"
 #include "server/oip/json.h"
 #include "tests/fuzz/targets.h"

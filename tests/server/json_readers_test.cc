@@ -57,7 +57,7 @@ const KnownReader kReaders[] = {
        InferCall call;
        inference::InferParameter parameter;
        parameter.set_string_param(text);
-       return SetInferParameter("override", parameter, {}, memory, call);
+       return SetInferParameter("override", parameter, {}, {memory}, call);
      }},
     {"template_arguments", R"({"a":1})", [](const std::string& text) { return chat::Arguments::Read(text).status(); }},
     {"a line of the CLI", R"({"text":"x"})",

@@ -149,7 +149,7 @@ TEST_F(ListenerTest, TakesConnectionsThatWaitBeforeItStops) {
     address_.sin_port = htons(static_cast<uint16_t>(listener->port()));
     const int waiting = socket(AF_INET, SOCK_STREAM, 0);
     EXPECT_EQ(connect(waiting, reinterpret_cast<sockaddr*>(&address_), sizeof address_), 0);
-    listener->Start(std::make_unique<Acceptor>(accepted_));
+    listener->Start([this](const Listener::Accepted& accepted) { accepted_ = accepted.descriptor; });
     listener->Stop();
     EXPECT_NE(accepted_, -1);
     close(waiting);

@@ -262,7 +262,7 @@ TEST_F(ApartTest, ImagesKeepNoCallerAndCountAsInFlight) {
 }
 
 TEST_F(ApartTest, TheCopyOfAMessageThatWaitsIsCounted) {
-  if (PreparationThreads::UsualOfOne() > 1) GTEST_SKIP() << "a thread is free";
+  if (LongWorkThreads::UsualOfOne() > 1) GTEST_SKIP() << "a thread is free";
   constexpr uint64_t kBytes = 10'000;
   Held busy;
   KeepBusy(busy);
