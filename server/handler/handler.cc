@@ -56,7 +56,7 @@ uint32_t LevelOf(uint32_t priority, const Principal& principal) {
 
 constexpr uint64_t kJsonOfByte = 3;  // a float of 4 bytes has some 12 characters
 
-// Whether a message of so many bytes is a long answer to the request.
+// Whether a message of this size is a long answer to the request.
 bool IsLongAnswer(const Ticket& ticket, uint64_t bytes) {
   return bytes > kShortAnswer / (ticket.json ? kJsonOfByte : 1);
 }

@@ -104,7 +104,7 @@ void CallLog::End(Call& call, const absl::Status& status, int http_code) {
 
 void CallLog::LogAnswered(Call& call, int http_code, double seconds) {
   const absl::MutexLock lock(&call.mutex);
-  const CallWork& work = call.work;
+  const CallWork work = call.work;
   std::vector<LogField> fields = {{"request_id", call.request_id.empty() ? call.id : call.request_id}};
   fields.reserve(18);
   if (!call.model.empty()) fields.push_back({"model", call.model});

@@ -22,6 +22,41 @@ constexpr std::pair<const char*, const char*> kMethods[kRpcs] = {
     {kOurs, "Predict"},  {kOurs, "PredictStream"}, {kOurs, "Generate"}, {kOurs, "ListModels"},
     {kOurs, "GetModel"}, {kOpen, "ModelInfer"},    {kOpen, "_other"}};
 
+// Codes and reasons of refusals that clients meet. Their series exist from the start, so that the first refusal shows.
+constexpr std::pair<const char*, const char*> kRefusals[] = {{"INVALID_ARGUMENT", "invalid"},
+                                                             {"INVALID_ARGUMENT", "budget"},
+                                                             {"NOT_FOUND", "invalid"},
+                                                             {"RESOURCE_EXHAUSTED", "queue_full"},
+                                                             {"RESOURCE_EXHAUSTED", "oom"},
+                                                             {"RESOURCE_EXHAUSTED", "deadline"},
+                                                             {"RESOURCE_EXHAUSTED", "invalid"},
+                                                             {"DEADLINE_EXCEEDED", "deadline"},
+                                                             {"CANCELLED", "cancelled"},
+                                                             {"UNAVAILABLE", "draining"},
+                                                             {"UNAVAILABLE", "not_ready"},
+                                                             {"UNAUTHENTICATED", "unauthenticated"},
+                                                             {"UNIMPLEMENTED", "not_served"},
+                                                             {"INTERNAL", "failed"},
+                                                             {"400", "invalid"},
+                                                             {"400", "budget"},
+                                                             {"401", "unauthenticated"},
+                                                             {"403", "invalid"},
+                                                             {"404", "invalid"},
+                                                             {"404", "not_served"},
+                                                             {"405", "not_served"},
+                                                             {"408", "deadline"},
+                                                             {"413", "invalid"},
+                                                             {"415", "invalid"},
+                                                             {"422", "invalid"},
+                                                             {"429", "queue_full"},
+                                                             {"429", "oom"},
+                                                             {"429", "deadline"},
+                                                             {"499", "cancelled"},
+                                                             {"500", "failed"},
+                                                             {"503", "draining"},
+                                                             {"503", "not_ready"},
+                                                             {"504", "deadline"}};
+
 // Pages show histograms without buckets as what they are.
 void MakeSummaries(std::vector<prometheus::MetricFamily>& families) {
   for (prometheus::MetricFamily& family : families) {
@@ -45,6 +80,7 @@ Metrics::Metrics(std::function<Time()> clock) : families_(std::make_unique<Metri
             {"cuda", EDGEWISE_CUDA_VERSION},
             {"compiler", EDGEWISE_COMPILER}})
       .Set(1.0);
+  for (const auto& [code, reason] : kRefusals) families_->refusals.Add({{"code", code}, {"reason", reason}});
   other_ = std::make_shared<ModelMetrics>(*families_, "_other", "_other");
   families_->other = other_.get();
   call_memory_ = &families_->call_memory.Add({});

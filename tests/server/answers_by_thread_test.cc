@@ -40,7 +40,7 @@ json Many(size_t n, const json& value) { return json(std::vector<json>(n, value)
 
 class AnswersByThreadTest : public ::testing::Test {
  protected:
-  // What connections and threads take once is no work of an answer.
+  // Connections and threads take memory once, which is not work of an answer.
   AnswersByThreadTest() {
     http_.server.Call("/edgewise.v1.InferenceService/ListModels", "");
     http_.Get("/v1/models");

@@ -125,7 +125,7 @@ TEST_F(CallLogTest, EachRefusalOfHttpHasOneLine) {
        "unauthenticated", "", false},
       {"GET /metrics", here, "", 401, "/metrics", "UNAUTHENTICATED", "unauthenticated", "", false},
       {"GET /page/none", here, "", 404, "/page/{}", "NOT_FOUND", "invalid", "", false},
-      {"GET /livez", here, "x", 413, "/livez", "INVALID_ARGUMENT", "invalid", "", false},
+      {"GET /livez", here, "x", 400, "/livez", "INVALID_ARGUMENT", "invalid", "", false},
       {embeddings, usual, "{", 400, "/v1/embeddings", "INVALID_ARGUMENT", "invalid", ""},
       {embeddings, usual, R"({"secret":1})", 400, "/v1/embeddings", "INVALID_ARGUMENT", "invalid", "unknown field"},
       {embeddings, usual, R"({"model":"none","input":"x"})", 404, "/v1/embeddings", "NOT_FOUND", "invalid", ""},

@@ -31,8 +31,8 @@ struct HttpReply {
 
 class HttpClient {
  public:
-  // `host`: the client's address is 127.0.0.`host`. `refused`: whether the port refuses the connection, which is an error
-  // of the test without it.
+  // `host`: the client's address is 127.0.0.`host`. `refused`: whether the port refuses the connection, which is an
+  // error of the test without it.
   explicit HttpClient(int port, uint32_t host = 1, bool* refused = nullptr) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
     const timeval timeout{60, 0};
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);

@@ -8,7 +8,7 @@
 
 namespace edgewise::tests {
 
-// What a thread that serves everybody may allocate for one call.
+// The bytes that a thread that serves everybody may allocate for one call.
 inline constexpr uint64_t kLittle = 48 << 10;
 
 // Bytes, by the names of the threads of a server.

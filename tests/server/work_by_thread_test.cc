@@ -102,7 +102,7 @@ class WorkByThreadTest : public ::testing::Test {
   // What a connection and its thread take once is no work of a message.
   WorkByThreadTest() { server_.Call("/edgewise.v1.InferenceService/Predict", ""); }
 
-  // What each thread allocates for one call.
+  // The bytes that each thread allocates for one call.
   std::pair<uint64_t, uint64_t> Allocated(const std::string& method, const std::string& bytes) {
     const tests::Allocations allocated =
         tests::AllocationsDuring([&] { server_.Call("/edgewise.v1.InferenceService/" + method, bytes); });
