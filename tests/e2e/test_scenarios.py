@@ -34,7 +34,7 @@ class ScenarioTest(unittest.TestCase):
             with open(path, encoding="utf-8") as file:
                 head, *rows = [json.loads(line) for line in file]
         self.assertEqual(head["scenario"], name)
-        self.assertRegex(head["command"], rf"^\./dev bench {name} --(seconds|only)=")
+        self.assertRegex(head["command"], rf"^\./dev bench {name} '?--(seconds|only)=")
         for row in rows:
             figures = row["figures"]
             if counted:
