@@ -27,7 +27,8 @@ class AnswerLine : public std::enable_shared_from_this<AnswerLine> {
   AnswerLine(LongWorkThreads& threads, std::string principal, std::function<void()> on_idle)
       : threads_(threads), principal_(std::move(principal)), on_idle_(std::move(on_idle)) {}
 
-  // Nothing waits or is written. Whoever adds to the line alone can rely on true.
+  // Nothing waits or is written. True stays true until something is added, so a line of generations is added to by the
+  // engine alone while they run.
   bool idle() const { return idle_.load(); }
   // Writes a piece on a thread for long work, behind those that were added before. Its owner must keep a shared_ptr.
   void Add(Work work);

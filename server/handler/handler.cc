@@ -226,7 +226,7 @@ void RequestHandler::Send(Request& request, const GeneratedToken& token, FinishR
 void RequestHandler::Finish(Request& request, const absl::Status& status) {
   Ticket& ticket = request.ticket;
   const bool fills = status.ok() && ticket.response != nullptr;
-  const bool is_long = fills && IsLongAnswer(ticket, request.work.answer_bytes);
+  const bool is_long = fills && IsLongAnswer(ticket, request.work.answer_bytes + ticket.more_bytes);
   if (!is_long && (ticket.line == nullptr || ticket.line->idle())) return End(request, status);
   if (fills) {
     const auto write = [this, kept = request.shared_from_this()] {

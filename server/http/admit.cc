@@ -203,6 +203,7 @@ HttpRefusal Connection::CheckBody() {
 }
 
 void Connection::AnswerOptions() {
+  if (!HoldBehind()) DropBehind();
   if (OpenExchange().request.path == "*") return WriteAnswer({.code = 204, .type = ""});
   fields_.emplace_back("Access-Control-Allow-Methods", "GET, POST");
   fields_.emplace_back("Access-Control-Max-Age", "600");

@@ -21,7 +21,6 @@ constexpr std::chrono::milliseconds kHandshakeTimeout{10000};
 constexpr size_t kWriteAtOnce = 256 << 10;
 constexpr size_t kJoinedBytes = 16 << 10;  // short pieces are written together
 constexpr int kClientGone = 499;
-constexpr uint64_t kBytesBehind = 4;  // of a byte in an Inbox
 
 std::string HttpDate() { return absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT", absl::Now(), absl::UTCTimeZone()); }
 
@@ -203,6 +202,7 @@ void Connection::Refuse(const HttpRefusal& refusal) {
   last_ |= parser_ && !parser_->is_done();
   exchange_->body_memory.Shrink(0);
   exchange_->request.body = std::string();
+  if (!HoldBehind()) DropBehind();
   WriteAnswer(ErrorAnswer(refusal, error_));
 }
 

@@ -86,6 +86,8 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void Serve();
   // More may have come while the answer is on its way (receive.cc).
   void OnBehind();
+  // The connection ends with the answer that is on its way.
+  void DropBehind();
   // Whether what came may wait: as much as a head always, and as much as a message where there is memory for it.
   bool HoldBehind();
 

@@ -16,6 +16,7 @@ class Inbox {
   std::string_view view() const { return std::string_view(bytes_).substr(used_); }
   size_t size() const { return bytes_.size() - used_; }
   bool empty() const { return size() == 0; }
+  size_t capacity() const { return bytes_.capacity(); }
 
   void Append(std::string_view bytes) { bytes_.append(bytes); }
   // Takes the first `size` bytes away.
@@ -23,7 +24,7 @@ class Inbox {
     used_ += size;
     if (empty()) return Clear();
     if (2 * used_ < bytes_.size()) return;
-    bytes_.erase(0, used_);  // more are gone than are moved
+    std::string(bytes_, used_).swap(bytes_);  // more are gone than are moved; erase would keep their memory
     used_ = 0;
   }
   void Clear() {

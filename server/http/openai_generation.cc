@@ -160,7 +160,6 @@ class Generations final : public std::enable_shared_from_this<Generations> {
     score.mutable_outputs()->set_alternatives(request.alternatives());
     Ticket ticket = TicketOf(*exchange_, Rpc::kPredict, echo.memory);
     ticket.response = &echo.response;
-    ticket.line = line_;
     ticket.reply = [self = shared_from_this(), index](const absl::Status& status) { self->OnEnd(index, status); };
     parts_.handler.Start(score, std::move(ticket));
     prompt.Swap(request.mutable_prompt());
@@ -351,8 +350,8 @@ class Generations final : public std::enable_shared_from_this<Generations> {
   const std::shared_ptr<Exchange> exchange_;
   const bool chat_, stream_, usage_;
   const std::string model_;
-  const int of_prompt_;  // choices of one prompt, next to each other
-  const std::shared_ptr<AnswerLine> line_;
+  const int of_prompt_;                     // choices of one prompt, next to each other
+  const std::shared_ptr<AnswerLine> line_;  // of the choices, not of the scores: AnswerLine::idle
   const std::string id_;
   const int64_t created_;
   std::deque<Choice> choices_;

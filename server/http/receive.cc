@@ -42,7 +42,9 @@ void LogTls(const std::string& flag, const std::string& peer) {
 void Connection::Read() {
   if (reading_ || phase_ == Phase::kClosed) return;
   reading_ = true;
-  incoming_.resize(phase_ == Phase::kBody || inbox_.size() > kReadAtOnce ? kReadMuch : kReadAtOnce);
+  const size_t most = phase_ == Phase::kBody || inbox_.size() > kReadAtOnce ? kReadMuch : kReadAtOnce;
+  if (incoming_.size() > most) incoming_ = std::string();  // an idle connection keeps little
+  incoming_.resize(most);
   transport_->Read(asio::buffer(incoming_), [self = shared_from_this()](const Transport::Error& error, size_t bytes) {
     self->reading_ = false;
     error ? self->OnGone() : self->OnRead(bytes);
@@ -160,13 +162,22 @@ bool Connection::HoldBehind() {
   return exchange.behind.Resize(kBytesBehind * bytes).ok();
 }
 
-// Reading goes on, since it tells when the client goes. The bytes are kept for later, but for those that the exchange
-// cannot hold: that gets no answer, and the connection ends with the answer that is on its way.
-void Connection::OnBehind() {
-  if (!last_ && HoldBehind()) return Read();
-  if (last_) ignored_ += inbox_.size();
+void Connection::DropBehind() {
   last_ = true;
   inbox_.Clear();
+  OpenExchange().behind.Shrink(0);
+}
+
+// Reading goes on, since it tells when the client goes. Behind an open route, which anybody may ask, it pauses: there
+// is no work to end. The bytes are kept for later, but for those that the exchange cannot hold: these get no answer,
+// and the connection ends with the answer that is on its way.
+void Connection::OnBehind() {
+  if (!last_ && HoldBehind()) {
+    const bool pauses = OpenExchange().route->open && inbox_.size() > kMaxHeadBytes;
+    return pauses ? void() : Read();
+  }
+  if (last_) ignored_ += inbox_.size();
+  DropBehind();
   ignored_ < kMostIgnored ? Read() : Close();
 }
 

@@ -147,6 +147,7 @@ void StartTeiPredict(const TeiCall& call, v1::PredictRequest& request,
   auto response = std::make_shared<v1::PredictResponse>();
   Ticket ticket = TicketOf(*exchange, Rpc::kPredict, exchange->memory);
   ticket.response = response.get();
+  ticket.more_bytes = kept_bytes + label_bytes;
   ticket.reply = [exchange, response, write = std::move(write), code_of, more = kept_bytes + label_bytes,
                   name_of = call.name_of](absl::Status status) {
     if (status.ok()) status = exchange->ExpectJson(response->ByteSizeLong() + more);

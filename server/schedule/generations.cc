@@ -281,6 +281,7 @@ void Generations::Step(uint32_t level) {
   if (prompts != tokens) lead = 0.0;  // nobody to share with
   const bool in_prompt = prompts && lead <= 0.0;
   std::vector<Running> next = in_prompt ? TakePrompts(level, !tokens) : TakeDecoding(level);
+  if (next.empty()) return;  // clients take no more meanwhile
   lead += in_prompt ? StepPrompts(next) : -Decode(next);
 }
 

@@ -206,6 +206,24 @@ TEST_F(AnswersByThreadTest, OfEveryRoute) {
   EXPECT_GT(seen.size(), 30u);
 }
 
+TEST_F(AnswersByThreadTest, TextsThatComeBackCountAsTheAnswer) {
+  if (UsableCores() == 1) GTEST_SKIP() << "the engine ends requests itself";
+  const json texts = Many(2, std::string(64 << 10, 'a'));
+  const std::pair<std::string, json> asked[] = {
+      {"/models/ranker/rerank", {{"query", "the"}, {"texts", texts}, {"return_text", true}, {"truncate", true}}},
+      {"/v2/rerank", {{"model", "ranker"}, {"query", "the"}, {"documents", texts}, {"return_documents", true}}}};
+  for (const auto& [path, body] : asked) {
+    ExpectApart(
+        path, &Allocations::long_answers,
+        [&, &where = path, &what = body] {
+          const HttpReply reply = http_.Post(where, what);
+          EXPECT_EQ(reply.code, 200) << reply.body.substr(0, 300);
+          EXPECT_GT(reply.body.size(), size_t{128 << 10}) << where;
+        },
+        4 * body.dump().size());  // bodies are read by the thread of HTTP
+  }
+}
+
 TEST_F(AnswersByThreadTest, DescriptionsOfModelsAreMadeApart) {
   for (const char* path : {"/edgewise/v1/models", "/edgewise/v1/models/writer", "/v1/models", "/v2/models/stats",
                            "/v2/models/writer", "/v2/models/writer/config"}) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <random>
 #include <vector>
 
 #include "tests/server/generations_fixture.h"
@@ -28,6 +29,21 @@ TEST_F(GenerationsTest, OneStepDecodesATokenOfAllThatAreReadyAndOfOneLevel) {
     generations_->Step(2);
   }
   EXPECT_EQ(clients[4].tokens.size(), 1u);
+}
+
+TEST_F(GenerationsTest, AClientThatTakesNoMoreWithinAStepHasItsTokensLater) {
+  Make(16, 1 << 30);
+  Client client;
+  RequestPtr request = Request(client, 10, 5);
+  std::minstd_rand random(7);
+  request->ready = [&random] { return random() % 3 != 0; };
+  generations_->Start(std::move(request));
+  for (int step = 0; step < 2000 && client.ends == 0; ++step) {
+    generations_->Update();
+    generations_->Step(kLevel);
+  }
+  EXPECT_EQ(client.tokens.size(), 5u);
+  EXPECT_TRUE(client.ends == 1 && client.status.ok()) << client.status;
 }
 
 TEST_F(GenerationsTest, ShortPromptsRunInOneStepOfPromptsOrBesideTokens) {

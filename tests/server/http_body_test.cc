@@ -109,6 +109,14 @@ TEST(HttpBodyTest, ExtensionsAndTrailersAreBoundedTogether) {
   EXPECT_EQ(Read(BodyReader::OfChunks(1 << 20), "1;" + std::string(9000, 'x'), 100).code, 431) << "without an end";
 }
 
+TEST(InboxTest, KeepsNoMemoryOfBytesThatWereUsed) {
+  Inbox inbox;
+  inbox.Append(std::string(4 << 20, 'a'));
+  inbox.Use((4 << 20) - 1);
+  EXPECT_EQ(inbox.view(), "a");
+  EXPECT_LT(inbox.capacity(), size_t{1024});
+}
+
 TEST(InboxTest, GivesWhatWasPutInWhateverIsUsedAtOnce) {
   Inbox inbox;
   std::string expected;

@@ -181,6 +181,15 @@ TEST_F(OpenAiTest, ALongPromptIsRefusedOrCutAndAChatIsNotCut) {
   }
 }
 
+TEST_F(OpenAiTest, ScoresOfPromptsMayEndWithinAStepOfTheChoices) {
+  const json prompts = std::vector<std::string>(16, "the cat sat on the mat");
+  const json body = {{"model", kModel}, {"prompt", prompts}, {"n", 8},   {"max_tokens", 8},
+                     {"logprobs", 5},   {"echo", true},      {"seed", 3}};
+  const json first = http_.Answer("/v1/completions", body)["choices"];
+  ASSERT_EQ(first.size(), 128u);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(http_.Answer("/v1/completions", body)["choices"], first);
+}
+
 TEST_F(OpenAiTest, ContentMayComeInPartsAndFromADeveloper) {
   const auto write = [&](const json& messages) {
     json body = Chat();

@@ -70,7 +70,7 @@ const KnownReader kReaders[] = {
 // Texts that make a good one bad before it and behind it.
 const std::pair<std::string, std::string> kAround[] = {
     {"", std::string(1, '\0')},
-    {"", std::string("\0}{][garbage\xff", 14)},
+    {"", std::string("\0}{][garbage\xff", 13)},
     {"", std::string("\0{}", 3)},
     {"", std::string(" \0 ", 3)},
     {"", std::string("\n\0", 2)},
@@ -96,7 +96,7 @@ TEST(JsonReadersTest, EveryReaderRefusesTheSameBadTexts) {
     std::vector<std::string> bad = {good.substr(0, good.size() - 1), good.substr(1)};
     for (const auto& [before, behind] : kAround) bad.push_back(before + good + behind);
     for (size_t at = 0; at <= good.size(); ++at) {  // in names, strings and between them
-      bad.push_back(good.substr(0, at) + std::string(1, '\0') + good.substr(at));
+      bad.push_back(std::string(good).insert(at, 1, '\0'));
     }
     for (const std::string& text : bad) {
       EXPECT_TRUE(absl::IsInvalidArgument(reader.read(text)))
