@@ -106,7 +106,7 @@ struct Ticket {
   std::function<void(const absl::Status&)> reply;  // called exactly once, on any thread; must not block
   v1::PredictResponse* response = nullptr;         // of Predict; filled before `reply` of an OK
   TokenStream* stream = nullptr;                   // of Generate; lives until `reply`
-  bool json = false;  // the answer becomes JSON, which is some three times as long as the message
+  bool json = false;        // the answer becomes JSON, which is some three times as long as the message
   uint64_t more_bytes = 0;  // in the answer to a Predict, beside the message
   // Orders `reply` and what `stream` gets among what the call sends (handler/answer_line.h). Null: nothing else is
   // sent.
