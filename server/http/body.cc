@@ -90,11 +90,11 @@ void BodyReader::BeginChunk() {
 
 void BodyReader::StepTrailer(char c) {
   if (c == '\r') {
-    if (line_ > 0 && !has_colon_) return Bad("a line behind the last chunk is no field");
+    if (line_ > 0 && !has_colon_) return Bad("a line after the last chunk is not a field");
     part_ = line_ > 0 ? Part::kTrailerEnd : Part::kLastLineEnd;
     return;
   }
-  if (line_ == 0 && (c == ' ' || c == '\t' || c == ':')) return Bad("a line behind the last chunk is no field");
+  if (line_ == 0 && (c == ' ' || c == '\t' || c == ':')) return Bad("a line after the last chunk is not a field");
   ++line_;
   has_colon_ |= c == ':';
   Extra(c);

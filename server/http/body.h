@@ -54,7 +54,7 @@ class BodyReader {
         left_(left),
         most_(most) {}
 
-  void Step(char c);  // one byte that is no data
+  void Step(char c);  // one byte of the framing
   void StepSize(char c);
   void StepTrailer(char c);
   void BeginChunk();
